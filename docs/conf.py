@@ -49,7 +49,6 @@ nitpick_ignore_regex = [
         "py:class",
         r"escnn_relaxed\.kernel\.(modulation|position_modulation|steerable_basis)\..*",
     ),
-    ("py:class", r"escnn_relaxed\.on_escnn\.basis_elements\..*"),
 ]
 suppress_warnings = ["mystnb.unknown_mime_type"]
 

@@ -30,11 +30,11 @@ ELEMENTS = (
     Stage("banks, K_strict ⊙ (1 + f)", "(R, C_out, C_in, k, k)", "kernel/tied.py"),
 )
 POSITIONS = (
-    Stage("positions g⁻¹x of pixels", "(d, M, H, W)", "group/position_functions.py"),
+    Stage("positions g⁻¹x of pixels", "(d, M, H, W)", "group/points.py"),
     Stage(
         "functions h, mean 0 over the pixels",
         "(J, M, H, W)",
-        "group/position_functions.py",
+        "group/points.py",
     ),
     Stage("factors at each pixel", "(R, C_out, H, W)", "kernel/position_modulation.py"),
 )

@@ -65,11 +65,12 @@ class _Baseline(RelaxedConvolution):
         strict = keywords.get("kernel")
         check_kernel(strict)
         kernel = partial(way, strict=StrictKernel if strict is None else strict)
-        shared = kernel_size, padding, *(keywords.get(name, 1) for name in ("stride", "dilation", "groups"))
+        defaults = {"stride": 1, "dilation": 1, "groups": 1, "padding_mode": "zeros"}
+        shared = {name: keywords.get(name, default) for name, default in defaults.items()}
         super().__init__(
             in_type,
             out_type,
-            checked_geometry(in_type, out_type, keywords.get("padding_mode", "zeros"), *shared),
+            checked_geometry(in_type, out_type, kernel_size, padding, **shared),
             keywords.get("bias", True),
             {name: value for name, value in keywords.items() if name in _BASIS},
             keywords.get("initialize", True),

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.layer.memo import EvaluationMemo
+from escnn_relaxed.group.exact_constants import EvaluationMemo
 
 CONTEXTS = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 # Operations that make a filter bank or expand a bias: none of them is left where both are kept.

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.continuous import FourierKernel, SirenKernel, draw_samples
-from escnn_relaxed.continuous.sampling import drawn_angle
+from escnn_relaxed.continuous.kernel import _drawn_angle as drawn_angle
 from escnn_relaxed.models import RelaxedResNet
 
 C8 = gspaces.rot2dOnR2(8)
@@ -257,7 +257,7 @@ def test_a_kernel_of_many_hidden_values_fits_an_independent_weight_at_each_pixel
     positions = layer.kernel.domain_points.pixels((side, side))
     features = layer.kernel.features(layer.kernel.net, layer.kernel.frequency, (), positions)
     (pair,) = layer.kernel.steered_average.block_pairs
-    values = pair.steering(features).flatten(0, 2).squeeze(-1).mT @ pair.units.mT  # (pixels, weights)
+    values = pair.steered(features).flatten(0, 2).squeeze(-1).mT @ pair.units.mT  # (pixels, weights)
     target = torch.randn(side * side, 1)
     found = torch.linalg.lstsq(values, target).solution
     pair.weights.data.copy_(found.view_as(pair.weights))

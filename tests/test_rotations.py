@@ -12,7 +12,7 @@ from escnn import gspaces
 from escnn.group import O3, o3_group
 from escnn.gspaces import GSpace
 
-from escnn_relaxed.group.rotations import axis_and_angle, axis_in_words, element_with_action
+from escnn_relaxed.group.elements import axis_and_angle, axis_in_words, element_with_action
 
 
 @pytest.mark.parametrize("space", ["octahedral", "icosahedral"])

@@ -20,10 +20,10 @@ from small import shake
 from escnn_relaxed import RelaxedR2Conv, export_network, harden_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.group.elements import grid_symmetries
-from escnn_relaxed.group.means import GroupAverage
+from escnn_relaxed.group.fields import GroupAverage
 from escnn_relaxed.group.points import tap_grid
+from escnn_relaxed.kernel import grid_exact_basis
 from escnn_relaxed.network import to_escnn
-from escnn_relaxed.on_escnn import grid_exact_basis
 
 CASES = [
     ("trivial", "trivial -> trivial"),
@@ -136,7 +136,7 @@ def test_copies_networks_and_plain_forms_are_equal(copied: Callable[[RelaxedR2Co
 def test_fingerprint_is_that_of_states_that_were_saved_before(kept: str) -> None:
     """A state says the same of a basis however it is kept."""
     layer = RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3)
-    assert any("orbits" in name for name in layer.kernel.basis.constant_names()) == (kept == "by orbits")
+    assert any("orbits" in name for name in layer.kernel.basis.constants) == (kept == "by orbits")
     assert layer.describe()["fingerprint of the steerable basis"] == [-0.571672]
 
 

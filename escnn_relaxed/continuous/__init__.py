@@ -7,8 +7,7 @@ units in which they are trained.
 
 from __future__ import annotations
 
-from .kernel import ContinuousKernel
+from .kernel import ContinuousKernel, draw_samples
 from .nets import FourierKernel, KernelNet, SirenKernel
-from .sampling import draw_samples
 
 __all__ = ["ContinuousKernel", "FourierKernel", "KernelNet", "SirenKernel", "draw_samples"]

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import FIBER_SUBGROUPS
-from ..group.domain import Domain, averaged_name
+from ..group.domain import AVERAGES, Domain, averaged_name
 from ..group.elements import rotation_matrix
 from ..group.exact_constants import ExactConstants
-from ..group.points import support_window, tap_grid
-from ..group.position_functions import positions_in_frames
+from ..group.points import positions_in_frames, support_window, tap_grid
 from ..kernel.domain_frequency import DomainFrequency
 from ..kernel.kernel import KernelConfig
 
@@ -46,7 +45,7 @@ class FilterPoints(ExactConstants):
             window = support_window(grid, radius - (config.dilation / 2 if config.kernel_size % 2 else 0), 0)
         self.set_constant("window", window)
         sample = config.domain.sample
-        names = config.domain.subgroups if sees_relative else ()
+        names = config.domain.sample.subgroups if sees_relative else ()
         relative = [values[:, :, None] for values in config.domain.relative_coordinates(names)]
         parts = {
             "position": np.einsum("mji,pj->mpi", sample.action, grid / radius)[:, None],
@@ -86,7 +85,8 @@ class DomainPoints(ExactConstants):
         self.set_constant("everywhere", self._seen[None, None])
         elements, reflected = domain.elements(names), domain.sample.reflected
         self._translates: dict[str, tuple[Array, NDArray[np.int64]]] = {}
-        for averaged, numbers in domain.averages():
+        for averaged in AVERAGES:
+            numbers = domain.translates(averaged)
             # Of the whole group, the elements hg are the same for every g.
             first = numbers[:1] if numbers.shape[1] == len(numbers) else numbers
             self._translates[averaged_name("elements", averaged)] = elements[first], reflected[first]

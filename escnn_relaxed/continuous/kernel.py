@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,15 +18,11 @@ from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from ..kernel.kernel import Kernel, KernelConfig, Names, Size, WeightGroup
 from .coordinates import DomainPoints, FilterPoints
 from .nets import FourierKernel, KernelNet
-from .sampling import check_can_be_drawn, drawn_angle
-from .start import SyntheticMaps, few_of, gain, spread, start_weights, synthetic_maps
+from .start import few_of, gain, start_weights
 from .steering import SteeredAverage, sees_relative_element
 
 # Values of features and filter banks that are made at a time.
 _MOST_VALUES = 2**23
-# The number of layers after which synthetic feature maps are as smooth as those inside a deep network; found by the
-# variance through ten layers.
-_LAYERS = 6
 # ω of the relative element. In log coordinates a kernel is smooth on the circle at whole numbers.
 _RELATIVE = {"rotation": 0.3, "reflection": 1.0}
 _RELATIVE_IN_LOG = {"rotation": 1.0, "reflection": 1.0}
@@ -43,9 +39,14 @@ class SteeredKernel(Kernel):
 
     def __init__(self, config: KernelConfig, options: ContinuousKernel) -> None:
         super().__init__(config)
-        _warn_ignored(config.basis_arguments)
+        ignored = [name for name, value in config.basis_arguments.items() if value is not None and value is not False]
+        if ignored:
+            warn_once(
+                f"{', '.join(sorted(ignored))}: ignored, because these only shape the basis of escnn's R2Conv; a layer "
+                f"without kernel=ContinuousKernel() uses them"
+            )
         if options.sampling != "grid":
-            check_can_be_drawn(config)
+            _check_can_be_drawn(config)
         self.options, self.angle, self.draws_for_itself = options, 0.0, True
         frequencies = options.frequencies(config.kernel_size)
         sample = config.domain.sample
@@ -159,14 +160,14 @@ class SteeredKernel(Kernel):
         start_weights(self.steered_average, self.net, self._new_net, features, wanted)
         self.to(dtype)
         bank = self._banks(self.features(self.net, frequency)).squeeze(0)
-        scale = gain(bank, self.feature_maps(), self.config.out_type.representations, self.config.in_type.gspace)
+        scale = self._gain(bank)
         for pair in self.steered_average.block_pairs:
             pair.weights.div_(scale)
 
-    def feature_maps(self) -> SyntheticMaps:
-        """Return feature maps like those behind strict continuous layers of the same options."""
+    def _gain(self, bank: Tensor) -> float:
+        """Return the gain of a bank on feature maps like those behind strict continuous layers of the same options."""
         fields, gspace = self.config.in_type.representations, self.config.in_type.gspace
-        few = FieldType(gspace, few_of(fields))
+        few = FieldType(gspace, few_of(fields)[0])
         config = replace(self.config, in_type=few, out_type=few, relax={}, learn_relaxation=False, basis_arguments={})
         strict = SteeredKernel(config, replace(self.options, sampling="grid"))
         strict.to(self.filter_points.taps)
@@ -177,14 +178,13 @@ class SteeredKernel(Kernel):
             average.initialize(features, average.count_directions(features))
             return strict(None)
 
-        maps = synthetic_maps(few.representations, self.config.kernel_size, gspace, draw_bank, _LAYERS)
-        return SyntheticMaps(maps, spread(fields))
+        return gain(bank, fields, self.config.out_type.representations, gspace, draw_bank)
 
-    def settings(self) -> tuple[tuple[tuple[str, tuple[float, ...]], ...], float]:
+    def settings(self) -> Hashable:
         """Return what K depends on beside the tensors of its state: a fixed ω′, and the rotation of the samples."""
         return self.frequency.settings, self.angle
 
-    def restore(self, settings: tuple[tuple[tuple[str, tuple[float, ...]], ...], float]) -> None:
+    def restore(self, settings: Any) -> None:
         """Take what :meth:`settings` returned."""
         if settings != self.settings():
             self.frequency.restore(settings[0])
@@ -196,7 +196,7 @@ class SteeredKernel(Kernel):
             self.draws_for_itself = False
             self.turn(angle)
         elif self.draws_for_itself and self.is_random:
-            self.turn(drawn_angle())
+            self.turn(_drawn_angle())
 
     @property
     def is_random(self) -> bool:  # type: ignore[override]
@@ -210,7 +210,7 @@ class SteeredKernel(Kernel):
             self.filter_points.turn(angle)
             self.domain_points.turn(angle)
             for pair in self.steered_average.block_pairs:
-                pair.steering.turn(angle)
+                pair.turn(angle)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode. In evaluation samples are those of the grid, unless they are always random."""
@@ -269,14 +269,21 @@ def _warn_of_jumps(frequency: DomainFrequency, of_relative: float, net: KernelNe
         warn_once(f"rotation_coordinates='log': a learned ω′ leaves the whole numbers, so the kernel jumps; {remedy}")
 
 
-def _warn_ignored(arguments: Mapping[str, Any]) -> None:
-    """Warn once of arguments of ``R2Conv`` that only shape escnn's own basis."""
-    given = sorted(name for name, value in arguments.items() if value is not None and value is not False)
-    if given:
-        warn_once(
-            f"{', '.join(given)}: ignored, because these only shape the basis of escnn's R2Conv; a layer without "
-            f"kernel=ContinuousKernel() uses them"
+def _check_can_be_drawn(config: KernelConfig) -> None:
+    """Raise a ``ValueError`` unless fields can be read as samples of a continuous group of the plane."""
+    gspace = config.domain.gspace
+    fields = (*config.in_type.representations, *config.out_type.representations)
+    is_sampled = all(field.is_trivial() or field.name == "regular" for field in fields)
+    if config.domain.dimension != 2 or not (gspace.fibergroup.continuous or (not gspace.flips_order and is_sampled)):
+        raise ValueError(
+            f"sampling must be 'grid' here: random samples are those of SO(2) and O(2), or of regular and trivial "
+            f"fields of C_N, got {gspace.name} with {sorted({field.name for field in fields})}"
         )
+
+
+def _drawn_angle() -> float:
+    """Return an angle in [0, 2π), drawn from torch's generator, so that seeds and checkpoints repeat it."""
+    return 2 * math.pi * torch.rand((), device="cpu").item()
 
 
 @dataclass(frozen=True)
@@ -361,3 +368,28 @@ def _given_frequencies(value: Any) -> dict[str, float]:
             raise ValueError(f"filter_frequency: unknown coordinate {name!r}; known are {known}")
     words = "filter_frequency: the frequency of"
     return {name: check_not_negative(f"{words} {name!r}", number) for name, number in given.items()}
+
+
+def draw_samples(network: nn.Module) -> None:
+    """Draw one rotation of the samples for all layers of a network that have random ones in its present mode.
+
+    Call it before each forward. A layer that no call has reached draws a rotation for itself, which is right between
+    fields of irreps alone. Layers keep the rotation until the next call, so that activation checkpointing repeats it.
+
+    Args:
+        network: any module, with layers of ``ContinuousKernel(sampling="random")``.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
+        >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+        >>> kernel = ContinuousKernel(sampling="random")
+        >>> layers = [RelaxedR2Conv(fields, fields, 5, kernel=kernel) for _ in range(2)]
+        >>> draw_samples(nn.SequentialModule(*layers))
+        >>> layers[0].kernel.angle == layers[1].kernel.angle != 0
+        True
+    """
+    kernels = [module for module in network.modules() if isinstance(module, SteeredKernel) and module.is_random]
+    angle = _drawn_angle() if kernels else 0.0
+    for kernel in kernels:
+        kernel.draw(angle)

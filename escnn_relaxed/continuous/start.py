@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,59 +25,15 @@ _SAMPLES = 16
 # A seed of its own: feature maps are the same for all layers of a kind, and the user's generator stays as it is.
 _SEED = 7_919
 _TINY = 1e-12
-_CONVOLUTIONS = {4: nn.functional.conv2d, 5: nn.functional.conv3d}
+# The number of layers after which synthetic feature maps are as smooth as those inside a deep network; found by the
+# variance through ten layers.
+_LAYERS = 6
 # Where steering leaves next to nothing of a kernel, scaling it up further would enlarge rounding errors.
 _LEAST_GAIN = 0.1
 
 
-class SyntheticMaps(NamedTuple):
-    """Feature maps of many fields, of which only a few of each kind differ: the others are copies."""
-
-    few: Tensor  # of a few fields of each kind, (4, C′, H, W)
-    channels: Tensor  # the channel of ``few`` that each channel of all fields equals, (C,)
-
-    def energy(self) -> float:
-        """Return the mean square of all channels."""
-        energies = self.few.square().transpose(0, 1).flatten(1).mean(dim=1)
-        return float(energies[self.channels].mean())
-
-    def convolved(self, bank: Tensor, stride: int) -> Tensor:
-        """Return the output of a filter bank (C_out, C, k, k), whose filters for equal channels are added up first."""
-        few_channels = self.few.shape[1]
-        folded = bank.new_zeros(len(bank), few_channels, *bank.shape[2:]).index_add_(1, self.channels, bank)
-        return _convolve(self.few, folded, stride)
-
-
-def _convolve(maps: Tensor, bank: Tensor, stride: int = 1) -> Tensor:
-    """Return the convolution of feature maps with a filter bank (C_out, C, k, k), without padding."""
-    return _CONVOLUTIONS[maps.dim()](maps, bank, stride=stride)
-
-
-def few_of(fields: Sequence[Representation]) -> tuple[Representation, ...]:
-    """Return a few fields of each kind, equal ones side by side; rectification might leave nothing of a single one."""
-    return tuple(field for field in dict.fromkeys(fields) for _ in range(_COPIES))
-
-
-def synthetic_maps(
-    fields: Sequence[Representation], kernel_size: int, gspace: GSpace, draw_bank: Callable[[], Tensor], layers: int
-) -> Tensor:
-    """Return noise after a few random strict layers with rectification, of unit energy: (4, C, H, W)."""
-    axes = gspace.dimensionality
-    size = [max(_SIZE, 2 * kernel_size)] * axes
-    margins = [(kernel_size - 1) // 2, kernel_size // 2] * axes
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_SEED)
-        maps = torch.randn(_BATCH, sum(field.size for field in fields), *size)
-        for _ in range(layers):
-            bank = draw_bank()
-            padded = nn.functional.pad(maps.to(bank), margins, mode="circular")
-            maps = rectified(_convolve(padded, bank), fields, gspace)
-            maps = maps / maps.square().mean().sqrt().clamp_min(torch.finfo(bank.dtype).tiny)
-    return maps
-
-
-def spread(fields: Sequence[Representation]) -> Tensor:
-    """Return the channel among those of :func:`few_of` that stands for each channel of all fields, (C,)."""
+def few_of(fields: Sequence[Representation]) -> tuple[tuple[Representation, ...], Tensor]:
+    """Return a few fields of each kind, and the channel of these that stands for each channel of all fields, (C,)."""
     kinds = list(dict.fromkeys(fields))
     starts = np.cumsum([0, *(_COPIES * kind.size for kind in kinds)])
     seen: Counter[Representation] = Counter()
@@ -87,16 +42,40 @@ def spread(fields: Sequence[Representation]) -> Tensor:
         start = starts[kinds.index(field)] + seen[field] % _COPIES * field.size
         seen[field] += 1
         channels.extend(range(start, start + field.size))
-    return torch.tensor(channels)
+    # Equal ones side by side; rectification might leave nothing of a single one.
+    return tuple(kind for kind in kinds for _ in range(_COPIES)), torch.tensor(channels)
 
 
-def gain(bank: Tensor, maps: SyntheticMaps, out_fields: Sequence[Representation], gspace: GSpace) -> float:
-    """Return the root of the energy of a bank's rectified output over that of its input; 1 where the output is 0."""
-    with torch.no_grad():
-        # Neighbouring outputs are alike: one for each half kernel is enough.
-        output = maps.convolved(bank, stride=max(1, bank.shape[-1] // 2))
-        energy = float(rectified(output, out_fields, gspace).square().mean())
-    ratio = (energy / max(maps.energy(), _TINY)) ** 0.5
+@torch.no_grad()
+def gain(
+    bank: Tensor,
+    in_fields: Sequence[Representation],
+    out_fields: Sequence[Representation],
+    gspace: GSpace,
+    draw_bank: Callable[[], Tensor],
+) -> float:
+    """Return the root of the energy of a bank's rectified output over that of its input; 1 where the output is 0.
+
+    The input is noise after a few random strict layers with rectification. Only a few fields of each kind differ, the
+    others are copies. ``draw_bank`` draws a bank between these few.
+    """
+    few, channels = few_of(in_fields)
+    axes, kernel_size = gspace.dimensionality, bank.shape[-1]
+    convolve = {2: nn.functional.conv2d, 3: nn.functional.conv3d}[axes]
+    margins = [(kernel_size - 1) // 2, kernel_size // 2] * axes
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        maps = torch.randn(_BATCH, sum(field.size for field in few), *[max(_SIZE, 2 * kernel_size)] * axes)
+        for _ in range(_LAYERS):
+            drawn = draw_bank()
+            padded = nn.functional.pad(maps.to(drawn), margins, mode="circular")
+            maps = rectified(convolve(padded, drawn), few, gspace)
+            maps = maps / maps.square().mean().sqrt().clamp_min(torch.finfo(drawn.dtype).tiny)
+    # Filters for equal channels are added up. Neighbouring outputs are alike: one for each half kernel is enough.
+    folded = bank.new_zeros(len(bank), maps.shape[1], *bank.shape[2:]).index_add_(1, channels, bank)
+    output = rectified(convolve(maps, folded, stride=max(1, kernel_size // 2)), out_fields, gspace)
+    of_input = float(maps.square().transpose(0, 1).flatten(1).mean(dim=1)[channels].mean())
+    ratio = (float(output.square().mean()) / max(of_input, _TINY)) ** 0.5
     return max(ratio, _LEAST_GAIN) if ratio > _TINY else 1.0
 
 
@@ -179,7 +158,7 @@ def _expected_softness(average: SteeredAverage, features: Tensor, mean: Tensor, 
     soft = total = 0.0
     for pair, unit, variance in zip(average.block_pairs, units, average.weight_variances(units), strict=True):
         energy = math.prod(pair.counts) * variance
-        steered, strict = pair.steering(features), pair.steering(mean)
+        steered, strict = pair.steered(features), pair.steered(mean)
         total += energy * float((unit @ steered.flatten(1)).square().sum())
         soft += energy * float((unit @ (steered - strict).flatten(1)).square().sum())
     return soft / total if total else 0.0

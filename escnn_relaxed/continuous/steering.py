@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..group.elements import GroupSample
-from ..group.exact_constants import ExactConstants, RowOrder
+from ..group.exact_constants import ExactConstants
 from ..group.fields import Block, FieldStructure, pair_rows
 
 # Optimisers change every weight by about the same amount in each step. With features of unequal size that would be a
@@ -100,16 +100,27 @@ def sees_relative_element(in_block: Block, out_block: Block) -> bool:
     return in_block.is_permutation and out_block.is_permutation
 
 
-class PairSteering(ExactConstants):
-    """The linear map from hidden values to the steered features of one pair of blocks."""
+def _kernel_entries(in_block: Block, out_block: Block) -> tuple[list[int], list[int]]:
+    """Return the rows and columns of κ that carry weights; steering spreads them over the whole matrix."""
+    if out_block.is_permutation:
+        return [0], list(range(in_block.size))
+    return list(range(out_block.size)), [0]
 
+
+class BlockPair(ExactConstants):
+    """The steering of one pair of blocks, and the output weights of all its pairs of fields, in units of their own."""
+
+    weights: nn.Parameter  # (o, i, D), of o output and i input fields
+    units: Tensor  # the map from the F plain features to D normalised ones, (D, F)
     coefficients: Tensor
     out_elements: Tensor
     in_elements: Tensor
 
-    def __init__(self, in_block: Block, out_block: Block, sample: GroupSample) -> None:
+    def __init__(self, in_block: Block, out_block: Block, sample: GroupSample, counts: tuple[int, int]) -> None:
         super().__init__()
-        self.sizes = out_block.size, in_block.size
+        self.sizes, self.counts, self.blocks = (out_block.size, in_block.size), counts, (in_block, out_block)
+        self.register_parameter("weights", None)
+        self.register_buffer("units", None)
         # The entries of κ that have weights: F over the number of hidden values.
         self.entries = 1
         self.is_relative = sees_relative_element(in_block, out_block)
@@ -126,9 +137,7 @@ class PairSteering(ExactConstants):
             cosets = np.einsum("ag,bh->abhg", out_block.element_means(), in_block.element_means())
             self.set_constant("coefficients", cosets.reshape(1, 1, *self.sizes, -1))
         else:
-            self.blocks = in_block, out_block
-            rows, columns = _kernel_entries(in_block, out_block)
-            self.entries = len(rows) * len(columns)
+            self.entries = math.prod(map(len, _kernel_entries(in_block, out_block)))
             self.turn(0.0)
 
     def turn(self, angle: float) -> None:
@@ -141,7 +150,7 @@ class PairSteering(ExactConstants):
         left, right = out_block.turned(angle)[:, :, rows], in_block.turned(angle)[:, :, columns]
         self.set_constant("coefficients", np.einsum("gam,gbn->mnabg", left, right) / len(left))
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def steered(self, hidden: Tensor) -> Tensor:
         """Return steered features (F, |A|, |B|, P, T) of hidden values (J, M, P, R, T)."""
         if self.is_gather:
             # Entry [g, g′] is φ for the steering element g′ and the element g beside it.
@@ -158,47 +167,25 @@ class PairSteering(ExactConstants):
             values = hidden.diagonal(dim1=1, dim2=3).movedim(-1, 1)
         return torch.einsum("mnabk,jkpt->mnjabpt", self.coefficients, values).flatten(0, 2)
 
-
-def _kernel_entries(in_block: Block, out_block: Block) -> tuple[list[int], list[int]]:
-    """Return the rows and columns of κ that carry weights; steering spreads them over the whole matrix."""
-    if out_block.is_permutation:
-        return [0], list(range(in_block.size))
-    return list(range(out_block.size)), [0]
-
-
-class BlockPair(nn.Module):
-    """The output weights of all pairs of fields of one pair of blocks, in the units in which they are trained."""
-
-    weights: nn.Parameter  # (o, i, D), of o output and i input fields
-    units: Tensor  # the map from the F plain features to D normalised ones, (D, F)
-
-    def __init__(self, steering: PairSteering, counts: tuple[int, int]) -> None:
-        super().__init__()
-        self.steering = steering
-        self.counts = counts
-        self.register_parameter("weights", None)
-        self.register_buffer("units", None)
-
     def forward(self, features: Tensor) -> Tensor:
         """Return the kernels of all pairs of fields, (P, o, i, |A|, |B|, T), of features (J + 1, M, P, R, T)."""
-        steered = self.steering(features)
         # The units multiply the weights, not the features: a product without the points.
         weights = (self.weights @ self.units).flatten(0, 1)
         # (1, o·i, F) · (P, F, |A|·|B|·T)
-        products = weights.unsqueeze(0) @ steered.permute(3, 0, 1, 2, 4).flatten(2)
-        return products.view(-1, *self.counts, *self.steering.sizes, features.shape[4])
+        products = weights.unsqueeze(0) @ self.steered(features).permute(3, 0, 1, 2, 4).flatten(2)
+        return products.view(-1, *self.counts, *self.sizes, features.shape[4])
 
     def count_directions(self, features: Tensor) -> int | None:
         """Return the number of directions that the average over the group leaves; None without one."""
-        if not self.steering.is_average:
+        if not self.is_average:
             return None
-        size = torch.linalg.svdvals(self.steering(features).double().flatten(1))
+        size = torch.linalg.svdvals(self.steered(features).double().flatten(1))
         return int((size > max(_SMALLEST * float(size[0]), _ROUNDING)).sum())
 
     def units_of(self, features: Tensor, rank: int | None) -> Tensor:
         """Return the units for the given features, of the ``rank`` largest directions."""
         unsteered = float(features.square().sum((2, 4)).mean().sqrt())
-        return weight_units(self.steering(features).flatten(3), self.steering.entries, rank, unsteered)
+        return weight_units(self.steered(features).flatten(3), self.entries, rank, unsteered)
 
 
 class SteeredAverage(ExactConstants):
@@ -207,18 +194,19 @@ class SteeredAverage(ExactConstants):
     # Changes of basis, where the fields are other than permutations and irreps.
     in_basis_inverse: Tensor | None = None
     out_basis: Tensor | None = None
+    order: Tensor
 
     def __init__(self, in_structure: FieldStructure, out_structure: FieldStructure, sample: GroupSample) -> None:
         super().__init__()
         sides = [zip(structure.blocks, structure.channels, strict=True) for structure in (out_structure, in_structure)]
         pairs = list(itertools.product(*sides))
         self.pairs = nn.ModuleList(
-            BlockPair(PairSteering(in_block, out_block, sample), (len(outs), len(ins)))
+            BlockPair(in_block, out_block, sample, (len(outs), len(ins)))
             for (out_block, outs), (in_block, ins) in pairs
         )
         self.size = out_structure.size, in_structure.size
         self._in_blocks = len(in_structure.blocks)
-        self.order = RowOrder(pair_rows([(outs, ins) for (_, outs), (_, ins) in pairs], self.size))
+        self.set_constant("order", pair_rows([(outs, ins) for (_, outs), (_, ins) in pairs], self.size))
         if out_structure.basis is not None:
             self.set_constant("out_basis", out_structure.basis)
         if in_structure.basis_inverse is not None:
@@ -237,7 +225,7 @@ class SteeredAverage(ExactConstants):
             banks = products[0].transpose(2, 3).flatten(3, 4).flatten(1, 2)
         else:
             rows = torch.cat([product.flatten(1, 4) for product in products], dim=1)
-            banks = self.order(rows).unflatten(1, self.size)
+            banks = rows.index_select(-2, self.order).unflatten(1, self.size)
         if self.out_basis is not None:
             banks = torch.einsum("oc,pcin->poin", self.out_basis, banks)
         if self.in_basis_inverse is not None:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+from escnn.gspaces import GSpace
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import FIBER_SUBGROUPS
-from .elements import GroupSample, principal_angle, relative_elements, sample_group
+from .elements import GroupSample, moved_elements, principal_angle, sample_group
 from .exact_constants import ExactConstants
 from .kept import KeptGroup
-from .means import mean_matrix
-
-if TYPE_CHECKING:
-    from escnn.gspaces import GSpace
 
 Array = NDArray[np.float64]
 
 # The side in pixels of the image for which softness in translation is told, and its weights are scaled.
 REFERENCE_SIDE = 8
+# The choices of subgroups of the fiber group over which a mean may be taken.
+AVERAGES: tuple[tuple[str, ...], ...] = ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS)
 
 
 class Domain:
@@ -47,17 +45,11 @@ class Domain:
         return self.sample.dimension
 
     @property
-    def subgroups(self) -> tuple[str, ...]:
-        """The subgroups of the fiber group that have more than the identity."""
-        has = {"rotation": len(self.sample.rotations) > 1, "reflection": self.sample.reflected.any()}
-        return tuple(name for name in FIBER_SUBGROUPS if has[name])
-
-    @property
     def kept_subgroups(self) -> tuple[str, ...]:
         """The subgroups all of which is in the kept group."""
         rotations, reflection = self.kept.holds(self.sample.rotations), self.kept.holds(self.sample.reflection)
         is_kept = {"rotation": rotations.all(), "reflection": reflection.all()}
-        return tuple(name for name in self.subgroups if is_kept[name])
+        return tuple(name for name in self.sample.subgroups if is_kept[name])
 
     def translates(self, subgroups: Sequence[str]) -> NDArray[np.int64]:
         """Return the numbers of the elements hg of the sample, (M, L), h in subgroups and the kept group."""
@@ -81,10 +73,12 @@ class Domain:
             )
         return np.nonzero(is_held)[1].reshape(len(self.sample), size)
 
-    def averages(self) -> Iterator[tuple[tuple[str, ...], NDArray[np.int64]]]:
-        """Yield each choice of subgroups of the fiber group, with the numbers of the elements hg, (M, L)."""
-        for names in ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS):
-            yield names, self.translates([name for name in names if name in self.subgroups])
+    def mean_matrix(self, subgroups: Sequence[str]) -> Array:
+        """Return the matrix that takes values at the M elements to their means over subgroups, (M, M)."""
+        numbers = self.translates(subgroups)
+        matrix = np.zeros((len(numbers), len(numbers)))
+        np.put_along_axis(matrix, numbers, 1 / numbers.shape[1], axis=1)
+        return matrix
 
     def elements(self, subgroups: Sequence[str]) -> Array:
         """Return the coordinates of the elements of the sample, those of the subgroups side by side, (M, D)."""
@@ -128,8 +122,8 @@ class Domain:
     def relative_coordinates(self, subgroups: Sequence[str]) -> list[Array]:
         """Return the coordinates of g′⁻¹g of a finite group by subgroup, entry [g′, g], each (M, M, …)."""
         coordinates = self._coordinates(self.sample.rotation, self.sample.reflected)
-        numbers = relative_elements(self.sample) if subgroups else None
-        return [coordinates[name][numbers] for name in subgroups]
+        numbers = [moved_elements(self.sample, action) for action in self.sample.action] if subgroups else []
+        return [coordinates[name][np.array(numbers)] for name in subgroups]
 
     def _domain_coordinates(self, rotation: Array, reflected: NDArray[np.int64] | int) -> dict[str, Array]:
         """Coordinates in which the domain knows elements r fˢ: what a kept axis or coset does not see is left out."""
@@ -166,9 +160,9 @@ class GroupMeans(ExactConstants):
 
     def __init__(self, domain: Domain, **matrices: NDArray[np.float64]) -> None:
         super().__init__()
-        for names, numbers in domain.averages():
+        for names in AVERAGES:
             for name, matrix in matrices.items():
-                self.set_constant(averaged_name(name, names), matrix @ mean_matrix(numbers))
+                self.set_constant(averaged_name(name, names), matrix @ domain.mean_matrix(names))
 
     def averaged(self, name: str, subgroups: Sequence[str] = ()) -> Tensor:
         """Return a matrix for functions that are averaged over some subgroups first, (n, M)."""

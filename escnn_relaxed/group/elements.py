@@ -8,24 +8,41 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from escnn.group import (
+    O2,
+    O3,
+    SO2,
+    SO3,
+    CyclicGroup,
+    DihedralGroup,
+    DirectProductGroup,
+    Group,
+    GroupElement,
+    Icosahedral,
+    Octahedral,
+    Representation,
+)
+from escnn.gspaces import GSpace
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from escnn.group import Group, GroupElement, Representation
-    from escnn.gspaces import GSpace
+from ..checks import FIBER_SUBGROUPS
 
 Array = NDArray[np.float64]
 
 # The number of rotations of the cube.
 CUBE = 24
+# Matrices that differ by less are the same.
 _SAME = 1e-6
 # escnn optimises its grids in float32.
 _SAME_ROTATION = 1e-2
+# Direct products of a group of space and the inversion, by escnn's names of them.
+_FULL = ("FullOctahedral", "FullIcosahedral")
 
 
 def least_samples(group: Group) -> int:
@@ -62,15 +79,11 @@ def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
 
 def factors(group: Group) -> tuple[Group, ...]:
     """Return the two groups of a direct product, none of another group."""
-    from escnn.group import DirectProductGroup
-
     return (group.G1, group.G2) if isinstance(group, DirectProductGroup) else ()
 
 
 def is_of_space(group: Group) -> bool:
     """Return whether a group is SO(3) or O(3)."""
-    from escnn.group import O3, SO3
-
     return isinstance(group, (SO3, O3))
 
 
@@ -106,12 +119,11 @@ class GroupSample:
         rotations: Array = self.rotation[self.reflected == 0]
         return rotations
 
-
-def has_subgroup(gspace: GSpace, subgroup: str) -> bool:
-    """Whether a fiber group contains more than the identity of ``subgroup``, rotation or reflection."""
-    sample = sample_group(gspace)
-    count = int((sample.reflected == 0).sum())
-    return count > 1 if subgroup == "rotation" else count < len(sample)
+    @property
+    def subgroups(self) -> tuple[str, ...]:
+        """The subgroups of the fiber group that have more than the identity."""
+        has = {"rotation": len(self.rotations) > 1, "reflection": self.reflected.any()}
+        return tuple(name for name in FIBER_SUBGROUPS if has[name])
 
 
 def elements_on_features(group: Group) -> list[GroupElement]:
@@ -154,14 +166,6 @@ def principal_angle(rotation: Array) -> Array:
     return np.where(angle <= -np.pi + 1e-9, np.pi, angle)
 
 
-def relative_elements(sample: GroupSample) -> NDArray[np.int64]:
-    """Index of the relative element g′⁻¹g in a finite group: entry [g′, g], (M, M)."""
-    action = sample.action.reshape(len(sample), -1)
-    relative = [(element.T @ sample.action).reshape(len(sample), -1) for element in sample.action]
-    # The products of two orthogonal matrices are largest where these are equal.
-    return np.stack([np.argmax(matrices @ action.T, axis=1) for matrices in relative]).astype(np.int64)
-
-
 def moved_elements(sample: GroupSample, action: Array) -> NDArray[np.int64] | None:
     """Return the number of h⁻¹g for each g of a sample, (M,), given the matrix of h; None where one is not in it."""
     distances = np.abs((action.T @ sample.action)[:, None] - sample.action).max((-1, -2))
@@ -175,21 +179,131 @@ def grid_symmetries(
     """Return the elements that map the grid of taps to itself, each with the number of the tap g⁻¹d for every tap d."""
     if gspace.dimensionality == 0:
         return [(element, [0]) for element in elements or elements_on_features(gspace.fibergroup)]
-    tried = sample_group(gspace).elements if elements is None else elements
-    steered = [
-        (each, steered_taps(np.asarray(gspace.basespace_action(each), dtype=np.float64), taps)) for each in tried
-    ]
-    return [(element, numbers) for element, numbers in steered if numbers is not None]
-
-
-def steered_taps(action: Array, taps: Array) -> list[int] | None:
-    """Return the number of the tap g⁻¹d for every tap d, (T, d); None where g, (d, d), moves taps off their grid."""
-    if not np.allclose(action, action.round(), rtol=0, atol=1e-9):
-        return None
     corner = np.abs(2 * taps).max() + 1
-    places = (2 * corner) ** np.arange(taps.shape[1])
-    numbers = np.round((2 * taps + corner) @ places)
+    digits = (2 * corner) ** np.arange(taps.shape[1])
+    numbers = np.round((2 * taps + corner) @ digits)
     order = np.argsort(numbers)
-    found = order[np.searchsorted(numbers[order], np.round((2 * taps @ action.round() + corner) @ places))]
-    steered: list[int] = found.tolist()
-    return steered
+    found: list[tuple[GroupElement, list[int]]] = []
+    for element in sample_group(gspace).elements if elements is None else elements:
+        action = np.asarray(gspace.basespace_action(element), dtype=np.float64)
+        if np.allclose(action, action.round(), rtol=0, atol=1e-9):
+            steered = np.round((2 * taps @ action.round() + corner) @ digits)
+            found.append((element, order[np.searchsorted(numbers[order], steered)].tolist()))
+    return found
+
+
+@dataclass(frozen=True)
+class ActingGroup:
+    """A group without a base space, with its action on the plane or space: as much of a gspace as a domain needs.
+
+    A soft map must know which elements are near each other, also where features have no positions. Nothing is built of
+    escnn's gspaces, since these would add irreps to the one group that all layers share.
+    """
+
+    fibergroup: Group
+    dimensionality: int
+
+    @property
+    def name(self) -> str:
+        """The name of the group."""
+        return str(self.fibergroup.name)
+
+    def basespace_action(self, element: GroupElement) -> Array:
+        """Return the matrix of an element, (d, d)."""
+        return _matrix(self.fibergroup, element)
+
+    def __hash__(self) -> int:
+        # escnn's groups have none.
+        return hash((self.name, self.dimensionality))
+
+
+def acting_group(group: Group) -> ActingGroup | None:
+    """Return a group with its action, None of one that has no usual one."""
+    if isinstance(group, (CyclicGroup, DihedralGroup, SO2, O2)):
+        return ActingGroup(group, 2)
+    if isinstance(group, (SO3, O3, Octahedral, Icosahedral)) or (factors(group) and group.name in _FULL):
+        return ActingGroup(group, 3)
+    return None
+
+
+def _matrix(group: Any, element: GroupElement) -> Array:
+    """Return the matrix by which an element acts."""
+    if both := factors(group):
+        # The inversion is the element of C2 that is not the identity.
+        matrices = [
+            np.eye(3) * (-1.0) ** part.to("int") if isinstance(factor, CyclicGroup) else _matrix(factor, part)
+            for factor, part in zip(both, group.split_element(element), strict=True)
+        ]
+        product: Array = matrices[0] @ matrices[1]
+        return product
+    if isinstance(group, (CyclicGroup, SO2)):
+        return rotation_matrix(element.to("radians"))
+    if isinstance(group, (DihedralGroup, O2)):
+        is_reflected, angle = element.to("radians")
+        return rotation_matrix(angle) @ np.diag([1.0, -1.0 if is_reflected else 1.0])
+    if isinstance(group, O3):
+        is_inverted, matrix = element.to("MAT")
+        return np.asarray(matrix, dtype=np.float64) * (-1.0) ** is_inverted
+    return np.asarray(element.to("MAT"), dtype=np.float64)
+
+
+def axis_in_words(axis: Array) -> str:
+    """Return x, y or z, or else the components of an axis, the largest of them 1 or −1."""
+    scaled = axis / np.abs(axis).max()
+    named = [name for name, component in zip("xyz", scaled, strict=True) if abs(component) > _SAME]
+    if len(named) == 1:
+        return named[0]
+    # 0.0 is added for what rounds to −0.
+    return f"({', '.join(f'{round(component, 3) + 0.0:.3g}' for component in scaled)})".replace("-", "−")
+
+
+def axis_and_angle(rotation: Array) -> tuple[Array, float]:
+    """Return the axis (3,) of a rotation of space, 0 of the identity, and the angle about it in [0, 2π)."""
+    cosine = (np.trace(rotation) - 1) / 2
+    skew = rotation - rotation.T
+    # 2 (1 − cos α) u uᵀ, whose longest row is along the axis u. The sine is 0 for half a turn.
+    squared = rotation + rotation.T - 2 * cosine * np.eye(3)
+    axis: Array = squared[np.argmax(np.diag(squared))]
+    length = np.linalg.norm(axis)
+    if length < _SAME**2:
+        return np.zeros(3), 0.0
+    axis = axis / length
+    axis = axis * np.sign(axis[np.argmax(np.abs(axis) > _SAME)])
+    angle = math.atan2(np.array([skew[2, 1], skew[0, 2], skew[1, 0]]) @ axis / 2, cosine) % (2 * math.pi)
+    return axis, 0.0 if min(angle, 2 * math.pi - angle) < _SAME else angle
+
+
+def element_with_action(gspace: GSpace, action: Array) -> GroupElement | None:
+    """Return the element of a fiber group that acts on the base space by a matrix (d, d), or None."""
+    sample = sample_group(gspace)
+    if not gspace.fibergroup.continuous:
+        matches = np.abs(sample.action - action).max((1, 2)) < _SAME
+        return sample.elements[np.argmax(matches)] if matches.any() else None
+    # A continuous group is the products of its rotations with the elements of a sample.
+    for element, matrix in zip(sample.elements, sample.action, strict=True):
+        rotation = action @ matrix.T
+        if np.linalg.det(rotation) > 0:
+            found = _rotation(gspace, rotation) @ element
+            if np.allclose(gspace.basespace_action(found), action, rtol=0, atol=_SAME):
+                return found
+    return None
+
+
+def _rotation(gspace: GSpace, rotation: Array) -> GroupElement:
+    """Return the rotation of a continuous group that acts by a matrix, if one does, else any."""
+    group = gspace.fibergroup
+    if is_of_space(group):
+        return group.element((0, rotation) if isinstance(group, O3) else rotation, param="MAT")
+    quarter = np.asarray(gspace.basespace_action(_turn(group, math.pi / 2)), dtype=np.float64)
+    # The rotations are I + sin α G + (1 − cos α) G².
+    generator = (quarter - quarter.T) / 2
+    sine, cosine = (generator * rotation).sum() / 2, (np.trace(rotation) - len(rotation) + 2) / 2
+    return _turn(group, math.atan2(sine, cosine))
+
+
+def _turn(group: Group, angle: float) -> GroupElement:
+    """Return the rotation by an angle of SO(2), O(2), or a direct product of one with a finite group."""
+    if parts := factors(group):
+        turned = [_turn(part, angle) if part.continuous else part.identity for part in parts]
+        return group.pair_elements(*turned)
+    return group.element((0, angle) if isinstance(group, O2) else angle, param="radians")

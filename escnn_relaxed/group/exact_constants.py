@@ -1,14 +1,19 @@
-"""Constants that stay exact: float64 masters, cast to the device and dtype of their module.
+"""What a layer remembers: constants that stay exact, and in evaluation its filters.
 
 Coordinates and representation matrices are known to float64. Values that were cast to float32 and back with
-``.double()`` would not be; here every cast starts from the master again. The casts are plain tensors and no buffers,
-so nothing averages, loads or saves them.
+``.double()`` would not be; here every cast starts from the float64 master again. The casts are plain tensors and no
+buffers, so nothing averages, loads or saves them.
+
+Filter banks are kept in evaluation on the CPU while all tensors of the state have the same values. Version counters
+would miss writes through ``.data``, NumPy or fused optimisers. On an accelerator a comparison would wait, so filter
+banks are made anew there; an export has them for good.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,11 +21,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..torch_modes import untraced
+from .. import torch_modes
+from ..torch_modes import has_no_values, has_tangents, has_values, is_traced, untraced
 
 _Result = TypeVar("_Result")
 # Images of so many sizes may alternate before something is made anew.
 _MOST_REMEMBERED = 16
+# Filter banks are large: those of the last two sizes of image are kept.
+_KEPT = 2
+# Larger tensors are compared in words of eight bytes, which takes half as long as single numbers.
+_LARGE = 2**12
+# Most attributes of a module are of these types. torch takes a microsecond to say that they are no tensors.
+_PLAIN = {bool, int, str, tuple, list, dict, set, OrderedDict, type(None)}
 
 
 class ExactConstants(nn.Module):
@@ -28,6 +40,7 @@ class ExactConstants(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.constants = {"like"}  # the names of all attributes that are constants
         self._masters: dict[str, Tensor] = {}
         self._singles: dict[str, Tensor] = {}
         self.like = torch.empty(0)  # of the dtype and on the device of the constants
@@ -36,6 +49,7 @@ class ExactConstants(nn.Module):
     def set_constant(self, name: str, value: NDArray[Any] | Tensor, single: NDArray[Any] | None = None) -> None:
         """Add or replace a constant; ``single`` are other values for dtypes below float64."""
         self._masters[name] = value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+        self.constants.add(name)
         self._singles.pop(name, None)
         if single is not None:
             self._singles[name] = torch.from_numpy(np.ascontiguousarray(single))
@@ -49,10 +63,6 @@ class ExactConstants(nn.Module):
         """Return the constant ``name`` in the dtype and on the device of the module."""
         value: Tensor = getattr(self, name)
         return value
-
-    def constant_names(self) -> frozenset[str]:
-        """Return the names of the attributes that are constants."""
-        return frozenset((*self._masters, "like"))
 
     def remembered(self, key: Hashable, build: Callable[[], _Result]) -> _Result:
         """Return the result of ``build``, tensors that follow from constants and a setting; the last few are kept."""
@@ -110,17 +120,57 @@ def follow(module: nn.Module, like: Tensor) -> None:
             part._cast_all()
 
 
-class RowOrder(ExactConstants):
-    """A permutation of rows of taps, (…, rows, T), given the number of the row that goes to each place."""
+class EvaluationMemo:
+    """The last results of a module, returned again in evaluation while the values of its state are the same."""
 
-    order: Tensor
-    inverse: Tensor
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[list[Tensor], Any]] = {}
 
-    def __init__(self, order: NDArray[np.int64]) -> None:
-        super().__init__()
-        self.set_constant("order", order)
-        self.set_constant("inverse", np.argsort(order))
+    def __call__(self, module: nn.Module, build: Callable[..., _Result], *setting: Hashable) -> _Result:
+        """Return the result of ``build(*setting)``, which depends on the state of a module and on the setting alone."""
+        if has_no_values() or has_tangents():
+            return build(*setting)
+        if is_traced():
+            # A trace in evaluation holds the result as a constant, as a trace of R2Conv holds its filter.
+            with untraced(), torch.no_grad():
+                return self(module, build, *setting)
+        parts = tuple(module.modules())
+        state = _comparable_tensors(parts)
+        if state is None or (torch.is_grad_enabled() and any([tensor.requires_grad for tensor in state])):
+            return build(*setting)
+        # The module itself is left out, since it would hold itself.
+        key = torch.is_inference_mode_enabled(), *parts[1:], *setting
+        before, result = self._known.get(key, (None, None))
+        words = [_words(tensor) for tensor in state]
+        if before is None or len(before) != len(words) or not all(map(torch.equal, before, words)):
+            result = build(*setting)
+            others = [item for item in self._known.items() if item[0] != key][1 - _KEPT :]
+            self._known = {**dict(others), key: ([word.clone() for word in words], result)}
+        return result  # type: ignore[return-value]
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return the rows in the new order: (…, rows, T) → the same shape."""
-        return rows.index_select(-2, self.order)
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy of a layer starts without results.
+        return EvaluationMemo, ()
+
+
+def _comparable_tensors(parts: Sequence[nn.Module]) -> list[Tensor] | None:
+    """Return the tensors of modules; None where something else makes them anew, or reading them would wait."""
+    found: list[Tensor] = []
+    for part in parts:
+        if "parametrizations" in part._modules:
+            return None  # what makes weights may have settings that are no tensors
+        constants = part.constants if isinstance(part, ExactConstants) else ()
+        # Weights may be plain tensors, which another network makes.
+        for values in (part._parameters, part._buffers, part.__dict__):
+            for name, value in values.items():
+                if type(value) not in _PLAIN and isinstance(value, Tensor) and name not in constants:
+                    found.append(value)
+    return found if has_values(*found) and torch_modes.reads_without_waiting(*found) else None
+
+
+def _words(tensor: Tensor) -> Tensor:
+    # Slices of a vector of all parameters may begin or end within a word.
+    ends = tensor.storage_offset() | tensor.numel()
+    if tensor.numel() < _LARGE or not tensor.is_contiguous() or ends * tensor.element_size() % 8:
+        return tensor
+    return tensor.view(-1).view(torch.int64)

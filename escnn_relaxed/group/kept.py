@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from escnn.group import GroupElement
+from escnn.gspaces import GSpace
 from numpy.typing import NDArray
 
-from .acting_group import ActingGroup
-from .elements import least_samples, rotation_matrix, sample_group, sampled_elements
-
-if TYPE_CHECKING:
-    from escnn.group import GroupElement
-    from escnn.gspaces import GSpace
+from .elements import ActingGroup, least_samples, rotation_matrix, sample_group, sampled_elements
 
 Array = NDArray[np.float64]
 
@@ -70,8 +67,7 @@ def kept_group(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
         if (np.abs(sample_group(gspace).rotations @ axis - axis).max(-1) < _SAME).sum() < 2:
             raise ValueError(f"keep={keep!r} needs rotations about the axis z, which {gspace.name} has not")
         return KeptGroup(AXIS, np.eye(3)[None], axis)
-    elements, axis_of = _subgroup_elements(keep, gspace)
-    return KeptGroup(str(keep), _actions(elements, gspace), axis_of)
+    return KeptGroup(str(keep), *_subgroup(keep, gspace))
 
 
 def _kept_in_plane(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
@@ -93,17 +89,20 @@ def _kept_in_plane(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
     return kept.with_element(sample.reflection) if has_flip else kept
 
 
-def _subgroup_elements(keep: Any, gspace: GSpace) -> tuple[list[GroupElement], Array | None]:
-    """Return the elements of a subgroup; of a continuous one a few, to multiply by rotations about its axis."""
-    from escnn.group import GroupElement
-
+def _subgroup(keep: Any, gspace: GSpace) -> tuple[Array, Array | None]:
+    """Return the matrices of a subgroup; of a continuous one a few, to multiply by rotations about its axis."""
     is_list = isinstance(keep, (list, tuple)) and len(keep) > 0
     if is_list and all(isinstance(element, GroupElement) for element in keep):
-        return _generated(keep, gspace), None
+        if any(element.group != gspace.fibergroup for element in keep):
+            raise ValueError(f"keep must be elements of {gspace.fibergroup.name}, got {keep!r}")
+        generated = _closed(_actions(keep, gspace), most=_LARGEST)
+        if len(generated) > _LARGEST:
+            raise ValueError(f"keep must generate a finite group, got {keep!r}")
+        return generated, None
     try:
         group, include, _ = gspace.fibergroup.subgroup(keep)
         members = sampled_elements(group, least_samples(group)) if group.continuous else group.elements
-        elements = [include(element) for element in members]
+        matrices = _actions([include(element) for element in members], gspace)
     except (AssertionError, ValueError, TypeError, IndexError, KeyError, ArithmeticError, NotImplementedError) as error:
         raise ValueError(
             f"keep must be the id of a subgroup of {gspace.fibergroup.name}, as "
@@ -111,20 +110,19 @@ def _subgroup_elements(keep: Any, gspace: GSpace) -> tuple[list[GroupElement], A
             f"got {keep!r}"
         ) from error
     if not group.continuous:
-        return elements, None
+        return matrices, None
     if gspace.dimensionality == 2:
         raise ValueError(f"keep must be a finite subgroup of {gspace.fibergroup.name}, got {keep!r}")
-    matrices = _actions(elements, gspace)
     # Rotations that are not half turns are about the axis of a group that has one.
     is_turn = (np.linalg.det(matrices) > 0) & (np.trace(matrices, axis1=1, axis2=2) > -1 + _SAME)
     fixed = np.linalg.svd(np.concatenate(matrices[is_turn] - np.eye(3)))
     axis = fixed[2][-1] if fixed[1][-1] < _SAME else np.zeros(3)
     axis = axis * np.sign(axis[np.argmax(np.abs(axis))]) if axis.any() else axis
-    known: list[int] = []
-    for number, matrix in enumerate(matrices):
-        if not KeptGroup("", matrices[known], axis).holds(matrix):
-            known.append(number)
-    return [elements[number] for number in known], axis
+    known = matrices[:0]
+    for matrix in matrices:
+        if not KeptGroup("", known, axis).holds(matrix):
+            known = np.append(known, matrix[None], axis=0)
+    return known, axis
 
 
 def _actions(elements: Sequence[GroupElement], gspace: GSpace) -> Array:
@@ -132,25 +130,13 @@ def _actions(elements: Sequence[GroupElement], gspace: GSpace) -> Array:
     return np.stack([gspace.basespace_action(element) for element in elements]).astype(np.float64)
 
 
-def _generated(generators: Sequence[GroupElement], gspace: GSpace) -> list[GroupElement]:
-    """Return all products of some elements."""
-    group = gspace.fibergroup
-    if any(element.group != group for element in generators):
-        raise ValueError(f"keep must be elements of {group.name}, got {generators!r}")
-    known = [group.identity]
-    for element in known:
-        known += [product for generator in generators if (product := generator @ element) not in known]
-        if len(known) > _LARGEST:
-            raise ValueError(f"keep must generate a finite group, got {generators!r}")
-    return known
-
-
-def _closed(members: Array) -> Array:
-    """Return the group that some matrices (L, d, d) generate."""
+def _closed(members: Array, most: float = np.inf) -> Array:
+    """Return the group that some matrices (L, d, d) generate, or some more than ``most`` of its elements."""
     known = [np.eye(members.shape[-1])]
     for element in known:
-        for member in members:
-            product = member @ element
+        for product in members @ element:
             if all(np.abs(product - other).max() > _SAME for other in known):
                 known.append(product)
+        if len(known) > most:
+            break
     return np.stack(known)

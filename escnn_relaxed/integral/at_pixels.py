@@ -5,31 +5,66 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import Protocol
 
 import torch
 from einops import einsum, rearrange
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ..torch_modes import has_no_values
+from ..kernel.kernel import Kernel, Names
+from ..torch_modes import full_precision, has_no_values
 from .geometry import ConvolutionGeometry, Geometry, TransposedGeometry, image_size
 
 # Values of the filter banks of a chunk of pixels, 32 MB in single precision.
 _MOST_VALUES = 2**23
 
 
-class Banks(Protocol):
-    """The filter banks (pixels, C_out, C_in, k, …) at the pixels from the first number up to the last."""
+class BanksAtPixels:
+    """K, which has no weights of the layer, at the pixels of an image, averaged over subgroups.
 
-    values: int  # numbers that one pixel takes while its bank is made
+    The backward pass calls it again. It then has the parameters, the samples of the group and the ω′ of the forward,
+    whatever the kernel has by then. Parameters that were changed in place are refused, as autograd refuses them.
+    """
+
+    def __init__(self, kernel: Kernel, size: tuple[int, ...], averaged: Names) -> None:
+        self._kernel, self._made = kernel, _Made(kernel, size, tuple(averaged))
+        self._settings = kernel.settings()
+        self._parameters: dict[str, Tensor] = dict(self._made.named_parameters())
+        self._versions = [] if has_no_values() else [value._version for value in self._parameters.values()]
+        # Numbers that one pixel takes while its bank is made.
+        self.values = kernel.values_at_a_pixel()
 
     def __call__(self, start: int, end: int) -> Tensor:
-        """Return them."""
+        """Return the banks of some pixels, (pixels, C_out, C_in, k, …), in full precision."""
+        if has_no_values() or not torch.is_grad_enabled():
+            return self._made(start, end)
+        if self._versions != [value._version for value in self._parameters.values()]:
+            raise RuntimeError(
+                "a parameter of a ContinuousKernel that is soft in translation was changed in place between the "
+                "forward and the backward pass, which makes its filter banks again: step the optimiser afterwards"
+            )
+        now = self._kernel.settings()
+        self._kernel.restore(self._settings)
+        try:
+            made: Tensor = functional_call(self._made, self._parameters, (start, end))
+        finally:
+            self._kernel.restore(now)
+        return made
 
 
-def integrate_at_pixels(features: Tensor, banks: Banks, bias: Tensor | None, geometry: Geometry) -> Tensor:
+class _Made(nn.Module):
+    def __init__(self, kernel: Kernel, size: tuple[int, ...], averaged: tuple[str, ...]) -> None:
+        super().__init__()
+        self.kernel, self._place = kernel, (size, averaged)
+
+    def forward(self, start: int, end: int) -> Tensor:
+        with full_precision(next(self.kernel.parameters())):
+            return self.kernel.at_pixels(None, *self._place, start, end)
+
+
+def integrate_at_pixels(features: Tensor, banks: BanksAtPixels, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """Return h(x) = Σ_d K(d; x) f(x + d), or its adjoint, where K depends on the position in its input.
 
     Filter banks, of an adjoint at the pixels of its input, are made again in the backward pass, so that memory does not
@@ -51,7 +86,7 @@ def integrate_at_pixels(features: Tensor, banks: Banks, bias: Tensor | None, geo
     return output if bias is None else output + bias.to(output.dtype).view(-1, *[1] * len(geometry.padding))
 
 
-def _chunk(image: Tensor, banks: Banks, start: int, end: int, numbers: Tensor, geometry: Geometry) -> Tensor:
+def _chunk(image: Tensor, banks: BanksAtPixels, start: int, end: int, numbers: Tensor, geometry: Geometry) -> Tensor:
     """Return the output at some pixels, (batch, C_out, pixels), of a padded image (batch, C_in, all its pixels).
 
     Of an adjoint it is what some pixels of the input add to the output at each tap, (batch, C_out, pixels, taps).

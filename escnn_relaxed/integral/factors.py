@@ -1,13 +1,21 @@
-"""Soft translation: one convolution, and factors of its filter banks at each pixel. Runs without escnn."""
+"""The integral: one convolution, and where translation is soft factors of its filter banks at each pixel.
+
+Runs without escnn.
+"""
 
 from __future__ import annotations
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
+from torch.nn import functional
 
-from ..group.position_functions import as_factors, position_functions
-from .geometry import Geometry, TransposedGeometry, image_size, integrate_stationary
+from ..group.points import as_factors, position_functions
+from .geometry import Geometry, TransposedGeometry, image_size
+
+# The operator by the number of axes, of a convolution and of its adjoint.
+_CONVOLVE = {2: functional.conv2d, 3: functional.conv3d}
+_CONVOLVE_TRANSPOSED = {2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 
 
 def as_weight(banks: Tensor, geometry: Geometry, is_factored: bool = False) -> Tensor:
@@ -28,11 +36,23 @@ def integrate(
 ) -> Tensor:
     """Return h(x) = Σ_r F_r(x) Σ_d B_r(d) f(x + d), or of an adjoint F_r(y) Σ_x B_r(y − sx) f(x) (equation (3)).
 
-    B is the weight, see :func:`as_weight`. F is (R, C_out, H_out, W_out), of an adjoint for the outputs of one group.
+    B is the weight, see :func:`as_weight`; of a geometry without axes a matrix. F is (R, C_out, H_out, W_out), of an
+    adjoint for the outputs of one group. Without F there is one bank B.
     """
+    padding, stride, dilation, groups = geometry.padding, geometry.stride, geometry.dilation, geometry.groups
+    alone = bias if factors is None else None
+    if not padding:
+        products = functional.linear(features, weight, alone)
+    elif isinstance(geometry, TransposedGeometry):
+        transposed = _CONVOLVE_TRANSPOSED[len(padding)]
+        products = transposed(features, weight, alone, stride, padding, geometry.output_padding, groups, dilation)
+    else:
+        if geometry.padding_mode != "zeros":
+            features, padding = geometry.pad(features), (0,) * len(padding)
+        products = _CONVOLVE[len(padding)](features, weight, alone, stride, padding, dilation, groups)
     if factors is None:
-        return integrate_stationary(features, weight, bias, geometry)
-    products = integrate_stationary(features, weight, None, geometry).unflatten(1, (geometry.groups, len(factors), -1))
+        return products
+    products = products.unflatten(1, (groups, len(factors), -1))
     # The bank last, as the channels of a group follow it.
     of_groups = 1 if isinstance(geometry, TransposedGeometry) else geometry.groups
     factors = factors.to(products.dtype).unflatten(1, (of_groups, -1))

@@ -1,4 +1,4 @@
-"""The geometry of a convolution or its adjoint, and the integral with one filter bank for all positions."""
+"""The geometry of a convolution or its adjoint, and torch's module of it. Runs without escnn."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing_extensions import Self
 
 Convolutions = nn.Linear | nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
-# The operator and the module by the number of axes, here and below for the adjoint.
-_CONVOLUTIONS = {2: (functional.conv2d, nn.Conv2d), 3: (functional.conv3d, nn.Conv3d)}
-_TRANSPOSED = {
-    2: (functional.conv_transpose2d, nn.ConvTranspose2d),
-    3: (functional.conv_transpose3d, nn.ConvTranspose3d),
+# The module by the number of axes, of a convolution and of its adjoint.
+_MODULES: dict[int, tuple[type[nn.Module], type[nn.Module]]] = {
+    2: (nn.Conv2d, nn.ConvTranspose2d),
+    3: (nn.Conv3d, nn.ConvTranspose3d),
 }
 
 
@@ -54,10 +53,10 @@ class ConvolutionGeometry(_Shared):
 
     def output_size(self, *size: int) -> tuple[int, ...]:
         """Size of the output along each axis."""
-        return tuple(
-            (pixels + 2 * added - self.extent) // self.stride + 1
-            for pixels, added in zip(size, self.padding, strict=True)
-        )
+        extent, output = self.extent, []
+        for pixels, added in zip(size, self.padding, strict=True):
+            output.append((pixels + 2 * added - extent) // self.stride + 1)
+        return tuple(output)
 
     def domain_size(self, features: Tensor) -> tuple[int, ...]:
         """Size of the image over which K may vary: the output's."""
@@ -108,35 +107,16 @@ def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry)
     A geometry without axes makes a ``Linear``.
     """
     axes = len(geometry.padding)
-    given, made = filter_bank.shape[0], filter_bank.shape[1] * geometry.groups
+    is_transposed = isinstance(geometry, TransposedGeometry)
+    channels = filter_bank.shape[1] * geometry.groups, filter_bank.shape[0]
+    kind = _MODULES[axes][is_transposed] if axes else nn.Linear
     arguments = asdict(geometry) if axes else {}
-    kind: type[nn.Module]
-    if not axes:
-        kind, channels = nn.Linear, (made, given)
-    elif isinstance(geometry, TransposedGeometry):
-        kind, channels = _TRANSPOSED[axes][1], (given, made)
-    else:
-        kind, channels = _CONVOLUTIONS[axes][1], (made, given)
     like = {"bias": bias is not None, "device": filter_bank.device, "dtype": filter_bank.dtype}
     # No weights are drawn, since that would change the state of the random numbers.
-    module: Any = nn.utils.skip_init(kind, *channels, **arguments, **like).eval()
+    module: Any = nn.utils.skip_init(kind, *channels[:: -1 if is_transposed else 1], **arguments, **like).eval()
     with torch.no_grad():
         module.weight.copy_(filter_bank)
         if bias is not None:
             module.bias.copy_(bias)
     convolution: Convolutions = module
     return convolution
-
-
-def integrate_stationary(features: Tensor, filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-    """Return h(x) = Σ_d K(d) f(x + d), or its adjoint, h(sx + d) = Σ K(d) f(x) for stride s; K f without axes."""
-    if not geometry.padding:
-        return functional.linear(features, filter_bank, bias)
-    padding, stride, dilation, groups = geometry.padding, geometry.stride, geometry.dilation, geometry.groups
-    axes = len(padding)
-    if isinstance(geometry, TransposedGeometry):
-        transposed = _TRANSPOSED[axes][0]
-        return transposed(features, filter_bank, bias, stride, padding, geometry.output_padding, groups, dilation)
-    if geometry.padding_mode != "zeros":
-        features, padding = geometry.pad(features), (0,) * axes
-    return _CONVOLUTIONS[axes][0](features, filter_bank, bias, stride, padding, dilation, groups)

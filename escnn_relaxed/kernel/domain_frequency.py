@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -93,14 +92,11 @@ class DomainFrequency(ExactConstants):
                 )
             values = frequency_values("set_domain_frequency", name, value, self._axes)
             self.warn_of_aliasing("set_domain_frequency", name, values)
-            self._assign(name, values)
-
-    def _assign(self, name: str, values: Sequence[float]) -> None:
-        if self.learn:
-            own: Tensor = getattr(self, name)
-            own.copy_(torch.tensor(values, dtype=torch.float64, device=own.device))
-        else:
-            self._fix(name, values)
+            if self.learn:
+                own: Tensor = getattr(self, name)
+                own.copy_(torch.tensor(values, dtype=torch.float64, device=own.device))
+            else:
+                self._fix(name, values)
 
     def warn_of_aliasing(self, argument: str, name: str, values: Sequence[float]) -> None:
         """Warn once of each ω′ that the samples of the kernel do not resolve."""
@@ -111,20 +107,6 @@ class DomainFrequency(ExactConstants):
                 f"{argument}: the domain frequency {largest:g} of {name} is above {limit:.3g} ({reason}): it aliases, "
                 f"and a larger value makes the kernel no softer"
             )
-
-    @contextlib.contextmanager
-    def at_least(self, least: float) -> Iterator[None]:
-        """Raise every ω′ to a least value within a ``with`` block; one of 0 stays, unless all are 0."""
-        own = {name: getattr(self, name).tolist() if self.learn else self._fixed[name] for name in self.names}
-        is_zero = not any(any(values) for values in own.values())
-        with torch.no_grad():
-            try:
-                for name, values in own.items():
-                    self._assign(name, [max(abs(value), least) if value or is_zero else value for value in values])
-                yield
-            finally:
-                for name, values in own.items():
-                    self._assign(name, values)
 
     def may_vary(self, *names: str) -> bool:
         """Whether the kernel may depend on any of these subgroups; yes where ω′ is learned."""
@@ -153,8 +135,8 @@ class DomainFrequency(ExactConstants):
 def starting_frequency(relax: Any, domain: Domain) -> dict[str, Frequency]:
     """Return the ω′ at the start of each subgroup that may be soft, in a fixed order."""
     if isinstance(relax, str) and relax == "default":
-        names = [name for name in domain.subgroups if name not in domain.kept_subgroups]
-        if domain.subgroups and not names:
+        names = [name for name in domain.sample.subgroups if name not in domain.kept_subgroups]
+        if domain.sample.subgroups and not names:
             raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
         return {name: _default(name, domain) for name in names}
     names = named_subgroups(relax)
@@ -163,7 +145,7 @@ def starting_frequency(relax: Any, domain: Domain) -> dict[str, Frequency]:
             raise ValueError(
                 f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}, None is a strict layer"
             )
-        if name not in (*domain.subgroups, "translation"):
+        if name not in (*domain.sample.subgroups, "translation"):
             raise ValueError(f"relax: {domain.gspace.name} has no {name} to relax, got {relax!r}")
         if name in domain.kept_subgroups:
             raise ValueError(f"relax: all of the {name} is in the group to keep, got {relax!r}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,16 +19,19 @@ from torch import Tensor, nn
 from ..checks import SUBGROUPS
 from ..group.domain import Domain
 from ..group.elements import grid_symmetries
-from ..group.means import GroupAverage
+from ..group.fields import GroupAverage, OrthogonalBasis
 from ..group.points import tap_grid
 from .domain_frequency import DomainFrequency, Frequency
-from .softness import OrthogonalBasis
 from .steerable_basis import SteerableBasis
 
 # Steps in which a softness is met, and the change of the soft weights that ends them.
 _MOST_STEPS, _CLOSE = 20, 1e-7
 # A softness that is met to this part of itself is met.
 _FAR = 1e-2
+_HALF = frozenset({torch.float16, torch.bfloat16})
+# Below this many units in the last place √s is rounding. In bfloat16 that alone would be a percent of the energy.
+_ROUNDING = 16
+_MOST_ROUNDING = 5e-3
 
 
 @dataclass(frozen=True)
@@ -190,9 +195,6 @@ class Kernel(nn.Module, ABC):
     def restore(self, settings: Any) -> None:
         """Take what :meth:`settings` returned; only kernels that are made at every pixel need it."""
 
-    def draw(self, angle: float | None = None) -> None:
-        """Draw the samples of the group where they are random, or take those that are drawn for a whole network."""
-
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
         """The subgroups that K may be soft in."""
@@ -344,3 +346,28 @@ def joint(*names: Sequence[str]) -> tuple[str, ...]:
     """Return the subgroups that are named anywhere, in a fixed order."""
     named = set[str]().union(*names)
     return tuple([name for name in SUBGROUPS if name in named])
+
+
+def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
+    """Return ‖K − PK‖² / (‖PK‖² + ‖K − PK‖²) from both energies; 0 where the first is rounding, NaN of NaN."""
+    # ‖K‖² where the group maps the pixel grid to itself. Elsewhere K − PK and PK are only nearly orthogonal, and this
+    # form keeps the result in [0, 1].
+    total = soft + strict
+    # Equal kernels differ by rounding alone. There the gradient of √s would point in a random direction.
+    rounding = min(_ROUNDING * torch.finfo(total.dtype).eps, _MOST_ROUNDING)
+    is_rounding = soft <= rounding**2 * total
+    return torch.where(is_rounding, 0, soft / torch.where(is_rounding, 1, total))
+
+
+def at_least_single(kernel: Kernel, weights: Tensor | None) -> tuple[Kernel, Tensor | None]:
+    """Return a kernel and its weights, or of half precision, where K and PK would be equal, a float32 copy of both."""
+    tensors = [] if weights is None else [weights]
+    for part in kernel.modules():
+        for value in (*part._parameters.values(), *part._buffers.values(), *vars(part).values()):
+            if isinstance(value, Tensor):
+                tensors.append(value)
+    if _HALF.isdisjoint(map(attrgetter("dtype"), tensors)):
+        return kernel, weights
+    # The copy holds tensors that gradients flow through.
+    singles = {id(value): value.float() if value.is_floating_point() else value for value in tensors}
+    return copy.deepcopy(kernel, dict(singles)), None if weights is None else singles[id(weights)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS
-from ..group.domain import Domain, averaged_name
+from ..group.domain import AVERAGES, Domain, averaged_name
 from ..group.elements import GroupSample
-from ..group.exact_constants import ExactConstants, RowOrder
+from ..group.exact_constants import ExactConstants
 from ..group.fields import channel_elements
-from ..group.means import mean_matrix
 from ..torch_modes import has_no_values
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 
@@ -51,6 +51,7 @@ class Modulation(ExactConstants, ABC):
     """The base of modulations. ``weights`` are those of each kind of fields, (fields, number), flattened; in lists."""
 
     weights: nn.Parameter
+    order: Tensor
 
     def __init__(self, fields: Sequence[Representation], sample: GroupSample, lists: int = 1) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ class Modulation(ExactConstants, ABC):
         kinds = self._representations = list(dict.fromkeys(fields))
         numbers = np.repeat([kinds.index(field) for field in fields], [field.size for field in fields])
         # The row of each channel where fields follow each other kind by kind.
-        self._order = RowOrder(np.argsort(np.argsort(numbers, kind="stable"), kind="stable"))
+        self.set_constant("order", np.argsort(np.argsort(numbers, kind="stable"), kind="stable"))
         self.kinds = []
         for kind in kinds:
             elements, has_any = channel_elements([kind], sample)
@@ -75,26 +76,34 @@ class Modulation(ExactConstants, ABC):
     def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
         """Return the functions of each kind of fields at ω′, (number of weights, columns), made of constants."""
 
-    def _maps(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> list[Maps]:
-        """Return the functions of each kind of fields; where ω′ is fixed they are made once for a setting."""
+    @abstractmethod
+    def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
+        """Return the sums of functions with the weights of each kind, (…, fields, rows, columns)."""
+
+    def forward(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> Tensor:
+        """Return the sums of functions with weights; where ω′ is fixed the functions are made once for a setting."""
         if frequency.learn or has_no_values():
-            return self._made(frequency.scale(self._columns, self.like), setting, self.constant)
+            maps = self._made(frequency.scale(self._columns, self.like), setting, self.constant)
+        else:
+            maps = self.remembered((frequency.settings, setting), partial(self._made_exactly, frequency, setting))
+        return self.channels(self._combined(maps, self.by_kind()))
 
-        def build() -> list[Maps]:
-            made = self._made(frequency.scale(self._columns), setting, self.exact)
-            return [tuple(part.to(self.like) for part in maps) for maps in made]
-
-        return self.remembered((frequency.settings, setting), build)
+    def _made_exactly(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> list[Maps]:
+        made = self._made(frequency.scale(self._columns), setting, self.exact)
+        return [tuple(part.to(self.like) for part in maps) for maps in made]
 
     def _start(self, counts: list[int]) -> None:
         """Make the weights, given their number in a field of each kind."""
         self._sizes = [kind.fields * count for kind, count in zip(self.kinds, counts, strict=True)]
         self.weights = nn.Parameter(torch.zeros(self._lists * sum(self._sizes)))
 
-    def by_kind(self) -> Sequence[Tensor]:
-        """Return the weights of each kind of fields, (fields·number,); of several lists (lists, fields·number)."""
+    def by_kind(self) -> list[Tensor]:
+        """Return the weights of each kind of fields, (fields, number); of several lists (lists, fields, number)."""
         weights = self.weights if self._lists == 1 else self.weights.view(self._lists, -1)
-        return weights.split(self._sizes, -1) if len(self._sizes) > 1 else (weights,)
+        parts = [*weights.split(self._sizes, -1)] if len(self._sizes) > 1 else [weights]
+        for number, kind in enumerate(self.kinds):
+            parts[number] = parts[number].unflatten(-1, (kind.fields, -1))
+        return parts
 
     def soft_representations(self) -> list[Representation]:
         """Return the representations whose fields have weights; elsewhere f is 0."""
@@ -105,8 +114,7 @@ class Modulation(ExactConstants, ABC):
         rows = []
         for part, kind in zip(parts, self.kinds, strict=True):
             rows.append(part.expand(*part.shape[:-2], kind.size, part.shape[-1]).flatten(-3, -2))
-        ordered: Tensor = rows[0] if len(rows) == 1 else self._order(torch.cat(rows, -2))
-        return ordered
+        return rows[0] if len(rows) == 1 else torch.cat(rows, -2).index_select(-2, self.order)
 
 
 class _Side(NamedTuple):
@@ -147,8 +155,8 @@ class ElementModulation(Modulation):
         self._rotations = self._columns.count("rotation")
         self.set_constant("elements", 2 * math.pi * domain.elements([*dict.fromkeys(self._columns)]))
         whole = np.full((len(sample),) * 2, 1 / len(sample))
-        for names, numbers in domain.averages():
-            self.set_constant(averaged_name("centre", names), (mean_matrix(numbers) - whole).T)
+        for names in AVERAGES:
+            self.set_constant(averaged_name("centre", names), (domain.mean_matrix(names) - whole).T)
         reference = torch.tensor([DEFAULT_FREQUENCY], dtype=torch.float64)
         values = self._functions(reference, (), self.exact).numpy()
         sides = _independent_sides(values, sample.action, taps)
@@ -169,26 +177,18 @@ class ElementModulation(Modulation):
             self.set_constant(f"rows_{number}", np.reshape(scaled, (-1, *kind.elements.T.shape)))
         self._start([len(of_kind) + len(sides) for of_kind in self._kind_functions])
 
-    def forward(
-        self,
-        frequency: DomainFrequency,
-        averaged: Sequence[str] = (),
-        numbers: NDArray[np.int64] | None = None,
-    ) -> Tensor:
-        """Return f, (C, T), or (C, 1) where it is the same at all taps; of several lists (lists, C, T).
-
-        With the number of h⁻¹g for each g of the sample it is f as an element h moves it, f(h⁻¹c, h⁻¹d).
-        """
-        if numbers is None:
-            maps = self._maps(frequency, tuple(averaged))
-        else:
-            # With g for h⁻¹g in each mean, ⟨g e, h⁻¹d⟩ becomes ⟨g e, d⟩, and the functions are those at h⁻¹g.
-            values = self._functions(frequency.scale(self._columns, self.like), averaged, self.constant)
-            maps = self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self.constant)
+    def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
         parts = []
-        for weights, kind, (made,) in zip(self.by_kind(), self.kinds, maps, strict=True):
-            parts.append((weights.unflatten(-1, (kind.fields, -1)) @ made).unflatten(-1, (-1, self._taps)))
-        return self.channels(parts)
+        for of_kind, (made,) in zip(weights, maps, strict=True):
+            parts.append((of_kind @ made).unflatten(-1, (-1, self._taps)))
+        return parts
+
+    def moved(self, frequency: DomainFrequency, averaged: Sequence[str], numbers: NDArray[np.int64]) -> Tensor:
+        """Return f as an element h moves it, f(h⁻¹c, h⁻¹d), given the number of h⁻¹g for each g of the sample."""
+        # With g for h⁻¹g in each mean, ⟨g e, h⁻¹d⟩ becomes ⟨g e, d⟩, and the functions are those at h⁻¹g.
+        values = self._functions(frequency.scale(self._columns, self.like), averaged, self.constant)
+        maps = self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self.constant)
+        return self.channels(self._combined(maps, self.by_kind()))
 
     def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
         return self._maps_of(self._functions(scale, setting, constant), constant)
@@ -254,14 +254,9 @@ class InputModulation(ElementModulation):
         self.set_constant("rows", np.repeat(lists, sizes).astype(np.int64))
         self._is_plain = lists == list(range(len(out_fields))) and set(sizes) == {1}
 
-    def forward(
-        self,
-        frequency: DomainFrequency,
-        averaged: Sequence[str] = (),
-        numbers: NDArray[np.int64] | None = None,
-    ) -> Tensor:
+    def channels(self, parts: Sequence[Tensor]) -> Tensor:
         """Return f, (C_out, C_in, 1)."""
-        f = super().forward(frequency, averaged, numbers)
+        f = super().channels(parts)
         f = f if f.dim() == 3 else f.unsqueeze(0)
         if self._is_plain:
             return f

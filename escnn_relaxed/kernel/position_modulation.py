@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..group.domain import Domain
-from ..group.position_functions import as_factors, position_functions
+from ..group.points import as_factors, position_functions
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from .modulation import SCALE, FieldKind, Maps, Modulation, directions, independent
 
@@ -62,26 +62,26 @@ class PositionModulation(Modulation):
         self.has_directions = any(len(self.exact(f"directions_{number}")) for number in range(len(self.kinds)))
         self._start(counts)
 
-    def forward(self, frequency: DomainFrequency, size: Sequence[int]) -> Tensor:
+    def factors(self, frequency: DomainFrequency, size: tuple[int, ...]) -> Tensor:
         """Return factors at the pixels, (1, C_out, pixels along each axis): 1 + a. With directions (1 + d, …): v."""
-        return as_factors(self._combined(self._maps(frequency, tuple(size))), size)
+        return as_factors(self(frequency, size), size)
 
     def coefficients(self) -> Tensor:
         """Return the map from the functions of the position for all elements to the factors, (R, C_out, J·M)."""
         parts = [(self.constant(f"gains_{n}"), self.constant(f"directions_{n}")) for n in range(len(self.kinds))]
-        return self._combined([(gains.flatten(1), ways.flatten(1)) for gains, ways in parts])
+        maps = [(gains.flatten(1), ways.flatten(1)) for gains, ways in parts]
+        return self.channels(self._combined(maps, self.by_kind()))
 
-    def _combined(self, maps: Sequence[Maps]) -> Tensor:
-        """Return the sums of maps (n, rows·columns) and (n, d·columns) with the weights, (R, C_out, columns)."""
-        gains, ways = [], []
-        kinds = zip(self.by_kind(), self.kinds, self._numbers, maps, strict=True)
-        for of_kind, kind, number, (gain_map, way_map) in kinds:
-            weights = of_kind.unflatten(-1, (kind.fields, -1))
-            gains.append((weights[:, :number] @ gain_map).unflatten(1, (len(kind.elements), -1)))
+    def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
+        # Maps are of gains (n, rows·columns) and of directions (n, d·columns).
+        parts = []
+        for of_kind, kind, number, (gain_map, way_map) in zip(weights, self.kinds, self._numbers, maps, strict=True):
+            part = (of_kind[:, :number] @ gain_map).unflatten(1, (len(kind.elements), -1)).unsqueeze(0)
             if self.has_directions:
-                ways.append((weights[:, number:] @ way_map).unflatten(1, (len(self._columns), 1, -1)).transpose(0, 1))
-        combined = self.channels(gains).unsqueeze(0)
-        return torch.cat([combined, self.channels(ways)]) if self.has_directions else combined
+                ways = (of_kind[:, number:] @ way_map).unflatten(1, (len(self._columns), 1, -1)).transpose(0, 1)
+                part = torch.cat([each.expand(-1, -1, kind.size, -1) for each in (part, ways)])
+            parts.append(part)
+        return parts
 
     def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
         # At the pixels of an image: gains (n, rows·P), directions (n, d·P).
@@ -93,9 +93,9 @@ class PositionModulation(Modulation):
             made.append((gains, ways))
         return made
 
-    def second_moments(self, frequency: DomainFrequency, size: Sequence[int]) -> Tensor:
+    def second_moments(self, frequency: DomainFrequency, size: tuple[int, ...]) -> Tensor:
         """Return the mean over the pixels of f², (C_out, T)."""
-        f = self._combined(self._maps(frequency, tuple(size)))
+        f = self(frequency, size)
         moments = torch.einsum("rcp,scp->crs", f, f) / f.shape[-1]
         taps = self.tap_directions[: len(f)]
         return torch.einsum("crs,rt,st->ct", moments, taps, taps)

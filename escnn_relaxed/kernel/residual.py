@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
-from ..group.means import GroupAverage
+from ..group.fields import GroupAverage, OrthogonalBasis
 from ..group.points import tap_grid
 from ..on_escnn.sampled_basis import sampled_basis
 from .kernel import KernelBuilder, KernelConfig, WeightGroup
-from .softness import OrthogonalBasis
 from .steerable_basis import SteerableBasis, field_named
 from .strict import RelaxingKernel, StrictKernel
 
@@ -113,15 +112,12 @@ class NearestSteerable(ExactConstants):
 
     def forward(self, kernel: Tensor) -> Tensor:
         """Return the nearest kernel of the basis."""
-        rows = self.orthogonal.adjoint(self.orthogonal(kernel)).flatten(2).flatten(0, 1)
-        # Pair after pair of representations, as the basis has them.
-        rows = rows.index_select(0, self.basis.order.inverse)
-        weights, first = [kernel.new_zeros(0)], 0
-        for number, (_, columns, elements) in enumerate(self.basis.by_pair()):
-            count = (columns.stop - columns.start) // len(elements)
-            end = first + count * elements.shape[1] * elements.shape[2]
-            products = rows[first:end].reshape(count, -1) @ elements.flatten(1).mT
+        entries = self.orthogonal.adjoint(self.orthogonal(kernel)).flatten(2)
+        weights = [kernel.new_zeros(0)]
+        for number, (pair, (*_, elements)) in enumerate(zip(self.basis.pairs, self.basis.by_pair(), strict=True)):
+            # (o, a, i, b, taps) → (o·i, a·b·taps)
+            of_pair = entries[pair.outs][:, :, pair.ins].transpose(1, 2).flatten(0, 1).flatten(1)
+            products = of_pair @ elements.flatten(1).mT
             weights.append((products @ self.constant(f"inverse_{number}")).flatten())
-            first = end
         nearest: Tensor = self.basis(torch.cat(weights))
         return nearest

@@ -7,6 +7,7 @@ The basis is escnn's own: the same elements, order and normalisation. So weights
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -16,16 +17,15 @@ import numpy as np
 import torch
 from escnn.group import Representation
 from escnn.nn import FieldType
+from escnn.nn.modules.basismanager import BasisManager
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..group.elements import grid_symmetries
-from ..group.exact_constants import ExactConstants, RowOrder
+from ..group.exact_constants import ExactConstants
 from ..group.fields import channels_by_name, pair_rows
-from ..group.means import GroupAverage
 from ..group.points import tap_grid
-from ..on_escnn.basis_elements import BasisElements
-from ..on_escnn.grid_exact_basis import grid_exact_basis
+from .grid_exact_basis import grid_exact_basis
 
 
 class _Pair(NamedTuple):
@@ -42,13 +42,15 @@ class _Pair(NamedTuple):
 class SteerableBasis(ExactConstants):
     """The map from weights of ``R2Conv`` to its filter bank: one matrix product for each pair of representations."""
 
+    order: Tensor
+
     def __init__(
         self, in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, expansion: Any
     ) -> None:
         super().__init__()
         dimension = in_type.gspace.dimensionality
         self._size = (out_type.size, in_type.size, *[kernel_size] * dimension)
-        self._pairs: list[_Pair] = []
+        self.pairs: list[_Pair] = []
         self.fingerprint: list[float] = []
         self.fields = in_type, out_type
         ins, outs = (channels_by_name(field_type.representations) for field_type in self.fields)
@@ -57,29 +59,22 @@ class SteerableBasis(ExactConstants):
         for number, names in enumerate(() if expansion is None else expansion._representations_pairs):
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             fields = field_named(names[0], in_type), field_named(names[1], out_type)
-            basis = grid_exact_basis(block, expansion.points, *fields, symmetries, _averaged)
+            basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
             weights, sizes = slice(*expansion._weights_ranges[names]), (fields[1].size, fields[0].size)
-            self._pairs.append(_Pair(names, outs[names[1]], ins[names[0]], weights, basis.attributes, sizes))
+            self.pairs.append(_Pair(names, outs[names[1]], ins[names[0]], weights, basis.attributes, sizes))
             self.set_constant(f"basis_{number}", basis.values, single=basis.single)
             if basis.orbits is not None:
                 self.set_constant(f"orbits_{number}", basis.orbits)
             self.fingerprint.append(basis.fingerprint)
         self.dimension = 0 if expansion is None else expansion.dimension()
-        self.order = RowOrder(pair_rows([(pair.outs, pair.ins) for pair in self._pairs], self._size[:2]))
-        self._counts = [pair.weights.stop - pair.weights.start for pair in self._pairs]
-        self._missing = math.prod(self._size[:2]) - sum(pair.outs.size * pair.ins.size for pair in self._pairs)
-        self._is_one_pair = len(self._pairs) == 1 and not self._missing
-
-    @property
-    def elements(self) -> BasisElements:
-        """The elements that the weights multiply; made anew, so that no two objects hold each other."""
-        attributes = {pair.names: pair.attributes for pair in self._pairs}
-        ranges = {pair.names: (pair.weights.start, pair.weights.stop) for pair in self._pairs}
-        return BasisElements(*self.fields, attributes, ranges, self)
+        self.set_constant("order", pair_rows([(pair.outs, pair.ins) for pair in self.pairs], self._size[:2]))
+        self._counts = [pair.weights.stop - pair.weights.start for pair in self.pairs]
+        self._missing = math.prod(self._size[:2]) - sum(pair.outs.size * pair.ins.size for pair in self.pairs)
+        self._is_one_pair = len(self.pairs) == 1 and not self._missing
 
     def by_pair(self, exact: bool = False) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
         """Yield each pair of representations, the place of its weights, its basis (B, |A|, |B|, taps)."""
-        for number, pair in enumerate(self._pairs):
+        for number, pair in enumerate(self.pairs):
             read, orbits = self.exact if exact else self.constant, f"orbits_{number}"
             values = read(f"basis_{number}")
             entries = values.index_select(1, read(orbits)) if orbits in self._masters else values.flatten(1)
@@ -89,11 +84,11 @@ class SteerableBasis(ExactConstants):
         """Return weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""
         # The fields that reach an irrep of the output, by the irrep of the input.
         reached: dict[tuple[str, int], Counter[Any]] = defaultdict(Counter)
-        for pair in self._pairs:
+        for pair in self.pairs:
             for element in pair.attributes:
                 reached[pair.names[1], element["out_irrep_idx"]][element["in_irrep"]] += len(pair.ins)
         deviations = [torch.zeros(0)]
-        for pair in self._pairs:
+        for pair in self.pairs:
             values = []
             for element in pair.attributes:
                 counts = reached[pair.names[1], element["out_irrep_idx"]]
@@ -106,14 +101,14 @@ class SteerableBasis(ExactConstants):
         """Return the filter bank (C_out, C_in/groups, k, k) of the weights (dimension,)."""
         # The kernel of each pair of representations, (pairs of fields, |A|·|B|·k²).
         products: list[Tensor] = []
-        parts = weights.split(self._counts) if len(self._pairs) > 1 else (weights,)
-        for number, part in enumerate(parts[: len(self._pairs)]):
+        parts = weights.split(self._counts) if len(self.pairs) > 1 else (weights,)
+        for number, part in enumerate(parts[: len(self.pairs)]):
             basis = getattr(self, f"basis_{number}").flatten(1)
             product, orbits = part.view(-1, len(basis)) @ basis, getattr(self, f"orbits_{number}", None)
             # Of a large basis these are the values of orbits of entries.
             products.append(product if orbits is None else product.index_select(1, orbits))
         if self._is_one_pair:
-            pair = self._pairs[0]
+            pair = self.pairs[0]
             fields = products[0].view(len(pair.outs), len(pair.ins), *pair.sizes, -1)
             return fields.transpose(1, 2).reshape(self._size)
         taps = math.prod(self._size[2:])
@@ -121,18 +116,66 @@ class SteerableBasis(ExactConstants):
             products[number] = product.reshape(-1, taps)
         if self._missing:
             products.append(weights.new_zeros(self._missing, taps))
-        return self.order(torch.cat(products)).view(self._size)
+        return torch.cat(products).index_select(0, self.order).view(self._size)
 
 
-def _averaged(
-    basis: NDArray[np.float64], in_field: Representation, out_field: Representation, symmetries: Any
-) -> NDArray[np.float64]:
-    """Return the mean of a basis (B, |A|, |B|, taps) over elements that map taps to taps."""
-    if not symmetries:
-        return np.zeros_like(basis)
-    average = GroupAverage([in_field], [out_field], symmetries)
-    mean: NDArray[np.float64] = average.by_blocks(torch.from_numpy(basis)).numpy()
-    return mean
+class BasisElements(BasisManager):
+    """The methods of ``R2Conv.basisexpansion``. Unlike there it is no module, and holds nothing of a layer's state."""
+
+    def __init__(self, basis: SteerableBasis) -> None:
+        super().__init__()
+        self._basis = basis
+        # What functions of escnn.nn.init read.
+        self._representations_pairs = [pair.names for pair in basis.pairs]
+        self._weights_ranges = {pair.names: (pair.weights.start, pair.weights.stop) for pair in basis.pairs}
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        """Return the strict filter of these weights, (C_out, C_in/groups, k²), as ``R2Conv.basisexpansion`` does."""
+        if weights.shape != (self.dimension(),):
+            raise ValueError(f"weights must be of shape ({self.dimension()},), got {tuple(weights.shape)}")
+        kernel: Tensor = self._basis(weights)
+        return kernel.reshape(*kernel.shape[:2], -1)
+
+    def dimension(self) -> int:
+        """Number of weights."""
+        return self._basis.dimension
+
+    def get_basis_info(self) -> Iterator[dict[str, Any]]:
+        """Yield the attributes of the element that each weight multiplies, in the order of the weights."""
+        ins, outs = map(_fields_by_name, self._basis.fields)
+        numbers = itertools.count()
+        for pair in self._basis.pairs:
+            in_name, out_name = pair.names
+            for (out_position, out_irreps), (in_position, in_irreps) in itertools.product(outs[out_name], ins[in_name]):
+                for element in pair.attributes:
+                    yield {
+                        **element,
+                        "in_irreps_position": in_irreps + element["in_irrep_idx"],
+                        "out_irreps_position": out_irreps + element["out_irrep_idx"],
+                        "in_repr": in_name,
+                        "out_repr": out_name,
+                        "in_field_position": in_position,
+                        "out_field_position": out_position,
+                        "block_id": element["id"],
+                        "id": next(numbers),
+                    }
+
+    def get_element_info(self, name: int) -> dict[str, Any]:
+        """Return the attributes of the element that one weight multiplies."""
+        for element in self.get_basis_info():
+            if element["id"] == name:
+                return element
+        raise ValueError(f"name must be the number of one of {self.dimension()} weights, got {name!r}")
+
+
+def _fields_by_name(field_type: FieldType) -> dict[str, list[tuple[int, int]]]:
+    """Return the places of each representation's fields: among all fields, and of its first irrep among all irreps."""
+    places: dict[str, list[tuple[int, int]]] = {}
+    irreps = 0
+    for position, field in enumerate(field_type.representations):
+        places.setdefault(field.name, []).append((position, irreps))
+        irreps += len(field.irreps)
+    return places
 
 
 def field_named(name: str, field_type: FieldType) -> Representation:

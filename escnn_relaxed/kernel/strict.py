@@ -11,8 +11,7 @@ import torch
 from escnn.group import GroupElement
 from torch import Tensor, nn
 
-from ..checks import FIBER_SUBGROUPS
-from ..group.elements import has_subgroup
+from ..group.elements import sample_group
 from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis, sampled_basis
 from .kernel import Kernel, KernelBuilder, KernelConfig, Names
 from .steerable_basis import SteerableBasis
@@ -92,7 +91,7 @@ class RelaxingKernel(Kernel):
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
         """The rotations and reflections that the group has, which are relaxed together."""
-        return tuple(name for name in FIBER_SUBGROUPS if has_subgroup(self.config.in_type.gspace, name))
+        return sample_group(self.config.in_type.gspace).subgroups
 
     def start_weights(self) -> Tensor | None:
         """Return newly drawn weights of the strict kernel for the layer; None where it has its own."""

@@ -88,20 +88,13 @@ class TiedKernel(StrictKernel):
             strict = strict + 0 * sum(value.sum() for value in unused)
         # f may be other than 0, as far as is known without waiting for an accelerator.
         if self.training or any([self.frequency.may_vary(name) for name in FIBER_SUBGROUPS if name not in averaged]):
-            for f in self._group_modulations(averaged):
-                taps = strict.shape[2:] if f.shape[2] > 1 else [1] * (strict.dim() - 2)
-                strict = torch.addcmul(strict, strict, f.view(*f.shape[:2], *taps))
+            for modulation in (self.modulation, self.input_modulation):
+                if modulation is not None:
+                    f = modulation(self.frequency, tuple(averaged))
+                    f = f.unsqueeze(1) if modulation is self.modulation else f
+                    taps = strict.shape[2:] if f.shape[2] > 1 else [1] * (strict.dim() - 2)
+                    strict = torch.addcmul(strict, strict, f.view(*f.shape[:2], *taps))
         return strict
-
-    def _group_modulations(self, averaged: Sequence[str], numbers: NDArray[np.int64] | None = None) -> list[Tensor]:
-        """Return f_G of output and of input channels, (C_out, 1, T) and (C_out, C_in, 1), T 1 where taps are alike.
-
-        With the number of h⁻¹g for each g of the sample they are as an element h moves them.
-        """
-        found = [] if self.modulation is None else [self.modulation(self.frequency, averaged, numbers).unsqueeze(1)]
-        if self.input_modulation is not None:
-            found.append(self.input_modulation(self.frequency, averaged, numbers))
-        return found
 
     def filters(
         self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
@@ -110,23 +103,37 @@ class TiedKernel(StrictKernel):
         bank = self(weights, averaged)
         if self.position_modulation is None or not self.varies(averaged):
             return bank, None
-        factors = self.position_modulation(self.frequency, size)
+        factors = self.position_modulation.factors(self.frequency, size)
         if len(factors) == 1:
             return bank.unsqueeze(0), factors
         directions = self.position_modulation.tap_directions[:, None, None]
         return bank * directions.unflatten(-1, bank.shape[2:]), factors
+
+    def _f(self, averaged: Names, numbers: NDArray[np.int64] | None = None) -> Tensor:
+        """Return f_G, (C_out, 1, T) or with the factors of input channels (C_out, C_in, T), T 1 where taps are alike.
+
+        With the number of h⁻¹g for each g of the sample it is as an element h moves it.
+        """
+        parts = []
+        for modulation in (self.modulation, self.input_modulation):
+            if modulation is not None:
+                if numbers is None:
+                    f = modulation(self.frequency, tuple(averaged))
+                else:
+                    f = modulation.moved(self.frequency, averaged, numbers)
+                parts.append(f.unsqueeze(1) if modulation is self.modulation else f)
+        # No channel has both, so that their product is their sum.
+        return sum(parts, self.orthogonal_basis.like.new_zeros(1, 1, 1))
 
     def energies(
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
     ) -> tuple[Tensor, Tensor]:
         """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the positions and the entries of K."""
         of_entries = self._squared_entries(weights)
-        nothing = of_entries.new_zeros(1, 1, 1)
-        # No channel has both, so that their product is their sum.
-        whole = sum(self._group_modulations(hardened), nothing)
+        whole = self._f(hardened)
         is_mean = set(averaged) >= set(FIBER_SUBGROUPS)  # over the whole group, which is 0
-        kept = torch.zeros_like(whole) if is_mean else sum(self._group_modulations(averaged), nothing)
-        moments = self._moments(hardened, nothing, size)
+        kept = torch.zeros_like(whole) if is_mean else self._f(averaged)
+        moments = self._moments(hardened, size)
         scale = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
         whole, kept, moments, one = whole * scale, kept * scale, moments * scale**2, scale**2
         # (1 + f_T)(1 + f_G) less its mean over the subgroups, and that mean, squared. f_T and f_G have mean 0 over the
@@ -145,20 +152,16 @@ class TiedKernel(StrictKernel):
         domain = self.config.domain
         if domain.gspace.fibergroup != self.config.in_type.gspace.fibergroup:
             return super().element_energies(weights, hardened, elements)  # no action of the group is known
-        of_entries = self._squared_entries(weights)
-        nothing = of_entries.new_zeros(1, 1, 1)
         # f_T is a function of g⁻¹x, so that elements leave it as it is.
-        of_entries = of_entries * (1 + self._moments(hardened, nothing))
-        whole = sum(self._group_modulations(hardened), nothing)
-        found = []
+        of_entries = self._squared_entries(weights) * (1 + self._moments(hardened))
+        whole, found = self._f(hardened), []
         for element in elements:
             action = np.asarray(domain.gspace.basespace_action(element), dtype=np.float64)
             numbers = moved_elements(domain.sample, action)
             if numbers is None:
                 found.append(of_entries.new_full((), math.nan))
             else:
-                moved = sum(self._group_modulations(hardened, numbers), nothing)
-                found.append(((moved - whole).square() * of_entries).mean())
+                found.append(((self._f(hardened, numbers) - whole).square() * of_entries).mean())
         return torch.stack(found), ((1 + whole).square() * of_entries).mean()
 
     def _squared_entries(self, weights: Tensor | None) -> Tensor:
@@ -169,10 +172,10 @@ class TiedKernel(StrictKernel):
         of_entries = (strict / torch.where(peak > 0, peak, 1)).square().reshape(*strict.shape[:2], -1)
         return of_entries.mean(1, keepdim=True) if self.input_modulation is None else of_entries
 
-    def _moments(self, hardened: Names, nothing: Tensor, size: Size = None) -> Tensor:
-        """Return the mean over positions of f_T², (C_out, 1, T), or nothing where translation is strict."""
+    def _moments(self, hardened: Names, size: Size = None) -> Tensor:
+        """Return the mean over positions of f_T², (C_out, 1, T), 0 where translation is strict."""
         if self.position_modulation is None or not self.varies(hardened):
-            return nothing
+            return self.orthogonal_basis.like.new_zeros(1, 1, 1)
         size = size or self.config.domain.reference_size
         return self.position_modulation.second_moments(self.frequency, size).unsqueeze(1)
 
@@ -184,11 +187,19 @@ class TiedKernel(StrictKernel):
             return
         for modulation in modulations:
             nn.init.normal_(modulation.weights)
+        own = self.frequency
+        values = {name: value.tolist() for name, value in own.values().items()}
+        is_zero = not any(map(any, values.values()))
+        raised = {
+            name: [max(abs(part), DEFAULT_FREQUENCY) if part or is_zero else part for part in parts]
+            for name, parts in values.items()
+        }
         factors = []
-        for least in (0.0, DEFAULT_FREQUENCY):
-            with self.frequency.at_least(least):
-                soft, strict = (float(energy) for energy in self.energies(weights, (), SUBGROUPS))
+        for frequency in (own, DomainFrequency(raised, axes=self.config.domain.dimension)):
+            self.frequency = frequency.to(own.like)
+            soft, strict = (float(energy) for energy in self.energies(weights, (), SUBGROUPS))
             factors.append(math.sqrt(softness / (1 - softness) * strict / soft) if soft > 0 else math.inf)
+        self.frequency = own
         largest = _LARGEST_START * factors[1]
         factor = min(factors[0], largest)
         self.scale_soft_part(0.0 if math.isinf(factor) else factor)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any
 
+from escnn.group import CyclicGroup
 from escnn.gspaces import GSpace, GSpace0D, GSpace2D, GSpace3D
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor
 
 from ..checks import check_bool, check_choice, check_integer, check_number, warn_once
-from ..group.acting_group import acting_group, no_action
 from ..group.domain import Domain
-from ..group.elements import CUBE
+from ..group.elements import CUBE, ActingGroup, acting_group
 from ..group.kept import kept_group
 from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometry
 from ..kernel.domain_frequency import Frequency, named_subgroups, starting_frequency
@@ -52,73 +52,56 @@ def check_field_types(in_type: Any, out_type: Any, space: type[GSpace] = GSpace2
         raise ValueError(f"in_type and out_type must share a gspace, got {in_type.gspace!r} and {out_type.gspace!r}")
 
 
-def checked_geometry(in_type: FieldType, out_type: FieldType, padding_mode: Any, *shared: Any) -> ConvolutionGeometry:
-    """Return the geometry that arguments of ``R2Conv`` or ``R3Conv`` describe, those of :func:`_shared_arguments`."""
-    padding_mode = check_choice("padding_mode", padding_mode, PADDING_MODES)
-    return ConvolutionGeometry(padding_mode=padding_mode, **_shared_arguments(in_type, out_type, *shared))
+# Numbers for the axes, in words.
+_FOR_EACH_AXIS = {2: "a pair (rows, columns)", 3: "a triple (planes, rows, columns)"}
 
 
-def checked_transposed_geometry(
-    in_type: FieldType, out_type: FieldType, output_padding: Any, *shared: Any
-) -> TransposedGeometry:
-    """Return the geometry that arguments of ``R2ConvTransposed`` or ``R3ConvTransposed`` describe."""
-    behind = _padding_of_axes("output_padding", output_padding, in_type.gspace.dimensionality)
-    geometry = TransposedGeometry(output_padding=behind, **_shared_arguments(in_type, out_type, *shared))
-    limit = max(geometry.stride, geometry.dilation)
+def checked_geometry(
+    in_type: FieldType,
+    out_type: FieldType,
+    kernel_size: Any,
+    padding: Any,
+    stride: Any,
+    dilation: Any,
+    groups: Any,
+    padding_mode: Any = "zeros",
+    output_padding: Any = None,
+) -> Geometry:
+    """Return the geometry that arguments of ``R2Conv`` or ``R3Conv`` describe; of an adjoint with an output padding."""
+    axes = in_type.gspace.dimensionality
+    steps = _of_axes("stride", stride, axes, 1)
+    if len(set(steps)) > 1:
+        kind = {2: "pair", 3: "triple"}[axes]
+        raise ValueError(f"stride must be an integer or a {kind} of equal ones, got {stride!r}: one step for all axes")
+    shared: dict[str, Any] = {
+        "kernel_size": check_integer("kernel_size", kernel_size, 1),
+        "stride": steps[0],
+        "dilation": check_integer("dilation", dilation, 1),
+        "groups": _check_groups(in_type, out_type, groups),
+        "padding": _of_axes("padding", padding, axes, 0),
+    }
+    if output_padding is None:
+        return ConvolutionGeometry(padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES), **shared)
+    behind, limit = _of_axes("output_padding", output_padding, axes, 0), max(steps[0], dilation)
     if max(behind) >= limit:
         raise ValueError(
             f"output_padding must be below the larger of stride and dilation, got {output_padding!r} for "
-            f"stride={geometry.stride}, dilation={geometry.dilation}: at most {limit - 1}"
+            f"stride={steps[0]}, dilation={dilation}: at most {limit - 1}"
         )
-    return geometry
+    return TransposedGeometry(output_padding=behind, **shared)
 
 
-def _shared_arguments(
-    in_type: FieldType, out_type: FieldType, kernel_size: Any, padding: Any, stride: Any, dilation: Any, groups: Any
-) -> dict[str, Any]:
-    """Return the arguments that a convolution and its adjoint share, checked."""
-    axes = in_type.gspace.dimensionality
-    arguments = {
-        "kernel_size": check_integer("kernel_size", kernel_size, 1),
-        "stride": _check_stride(stride, axes),
-        "dilation": check_integer("dilation", dilation, 1),
-        "groups": _check_groups(in_type, out_type, groups),
-    }
-    if isinstance(padding, str):
-        _refuse_words(padding, kernel_size, dilation, axes)
-    return {**arguments, "padding": _padding_of_axes("padding", padding, axes)}
-
-
-# A number for each axis, in words.
-_FOR_EACH_AXIS = {2: "a pair (rows, columns)", 3: "a triple (planes, rows, columns)"}
-_EQUAL_ONES = {2: "a pair of equal ones", 3: "a triple of equal ones"}
-
-
-def _refuse_words(padding: str, kernel_size: int, dilation: int, axes: int) -> None:
-    """Raise an error that names the numbers that stand for the words of ``torch.nn.Conv2d``."""
-    added = dilation * (kernel_size - 1)
-    same = f"padding={added // 2} keeps" if added % 2 == 0 else "no padding, which is alike on both sides, keeps"
-    raise TypeError(
-        f"padding must be an integer or {_FOR_EACH_AXIS[axes]}, got {padding!r}: padding=0 is none, and with "
-        f"kernel_size={kernel_size}, dilation={dilation} and stride=1 {same} the size of an image"
-    )
-
-
-def _padding_of_axes(name: str, padding: Any, axes: int) -> tuple[int, ...]:
+def _of_axes(name: str, value: Any, axes: int, least: int) -> tuple[int, ...]:
     """Return a number for each axis, given as an int or as these numbers."""
-    numbers = padding if isinstance(padding, (tuple, list)) else (padding,) * axes
+    if isinstance(value, str):
+        raise TypeError(
+            f"{name} must be an integer or {_FOR_EACH_AXIS[axes]}, got {value!r}: padding=0 is none, and half of "
+            f"dilation * (kernel_size - 1) keeps the size of an image where stride is 1"
+        )
+    numbers = value if isinstance(value, (tuple, list)) else (value,) * axes
     if len(numbers) != axes:
-        raise ValueError(f"{name} must be an integer or {_FOR_EACH_AXIS[axes]}, got {padding!r}")
-    return tuple(check_integer(name, number, 0) for number in numbers)
-
-
-def _check_stride(stride: Any, axes: int) -> int:
-    """Return a stride, given as an int or as equal ones for all axes."""
-    numbers = stride if isinstance(stride, (tuple, list)) else (stride,) * axes
-    steps = [check_integer("stride", step, 1) for step in numbers]
-    if len(steps) != axes or len(set(steps)) > 1:
-        raise ValueError(f"stride must be an integer or {_EQUAL_ONES[axes]}, got {stride!r}: one step for all axes")
-    return steps[0]
+        raise ValueError(f"{name} must be an integer or {_FOR_EACH_AXIS[axes]}, got {value!r}")
+    return tuple(check_integer(name, number, least) for number in numbers)
 
 
 def _check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
@@ -167,42 +150,21 @@ def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry:
         sides = ", ".join(["", *"DHW"[3 - axes :]])
         raise ValueError(f"{name} must be (batch, {in_type.size}{sides}), got {shape}")
     size = shape[2:]
-    if not size:
-        return
-    if isinstance(geometry, TransposedGeometry):
-        _check_output(size, geometry)
-    else:
-        _check_image(size, geometry)
-
-
-def _check_image(size: tuple[int, ...], geometry: ConvolutionGeometry) -> None:
-    """Raise a ``ValueError`` for an image that the padding mode cannot pad or that is smaller than the kernel."""
-    if min(size) < 1:
-        raise ValueError(f"input must have a pixel along each axis, got an image of {_by(size)}")
-    extent = geometry.extent
-    for pixels, padding in zip(size, geometry.padding, strict=True):
-        if pixels + 2 * padding < extent:
-            padded = [pixels + 2 * padding for pixels, padding in zip(size, geometry.padding, strict=True)]
-            raise ValueError(
-                f"input must not be smaller than the kernel: the padded image is {_by(padded)}, "
-                f"the kernel spans {extent}"
-            )
-        most = {"reflect": pixels - 1, "circular": pixels}.get(geometry.padding_mode, padding)
-        if padding > most:
-            raise ValueError(
-                f"padding {geometry.padding} is more than padding_mode={geometry.padding_mode!r} can copy from an "
-                f"image of {_by(size)}: at most {most}"
-            )
-
-
-def _check_output(size: tuple[int, ...], geometry: TransposedGeometry) -> None:
-    """Raise a ``ValueError`` for an image of whose output the padding leaves nothing."""
     output = geometry.output_size(*size)
-    if min(*size, *output) < 1:
+    if min((*size, *output), default=1) < 1:
         raise ValueError(
-            f"input must be so large that the padding {geometry.padding} leaves a pixel of the output, got an image of "
-            f"{_by(size)} for an output of {_by(output)}"
+            f"input must not be smaller than the kernel, and padding must leave a pixel of the output: got an image of "
+            f"{_by(size)} for an output of {_by(output)}, where the kernel spans {geometry.extent} and padding is "
+            f"{geometry.padding}"
         )
+    if geometry.padding_mode in ("reflect", "circular"):
+        for pixels, padding in zip(size, geometry.padding, strict=True):
+            most = pixels - (geometry.padding_mode == "reflect")
+            if padding > most:
+                raise ValueError(
+                    f"padding {geometry.padding} is more than padding_mode={geometry.padding_mode!r} can copy from an "
+                    f"image of {_by(size)}: at most {most}"
+                )
 
 
 def _by(size: Sequence[int]) -> str:
@@ -286,7 +248,7 @@ class Softening:
                 f"relax and keep must be left out for {gspace.fibergroup.name}, of which no action on the plane or on "
                 f"space is known: such a linear map is strict, got relax={self.relax!r}, keep={self.keep!r}"
             )
-        return found or no_action()
+        return found or ActingGroup(CyclicGroup._generator(1), 2)
 
 
 # The options that soften a layer whose strict part is given.

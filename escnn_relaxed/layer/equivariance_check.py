@@ -11,6 +11,7 @@ import copy
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from torch.nn import functional
 
 from ..checks import FIBER_SUBGROUPS, check_number
 from ..group.elements import sample_group
-from ..group.points import pixel_positions
+from ..group.points import centred_grid
 from ..integral.geometry import TransposedGeometry
 from ..on_escnn.sampled_basis import in_float32_and_main_memory
 
@@ -50,6 +51,9 @@ def check_equivariance(
     check_number("atol", atol)
     check_number("rtol", rtol)
     layer = copy.deepcopy(layer).to(device=torch.device(device), dtype=torch.float32).eval()
+    # Nothing of the border is seen, so that all paddings are alike.
+    none = dict.fromkeys({"padding", "output_padding"} & vars(layer.geometry).keys(), (0,) * layer.space.dimensionality)
+    layer.geometry = replace(layer.geometry, **none)
     probe = _Waves(layer)
     still = probe.output(np.eye(layer.space.dimensionality))
     errors = []
@@ -113,15 +117,12 @@ class _Waves:
         self._axes = axes = layer.space.dimensionality
         # A size that strides fit, so large that the middle of the output sees no border.
         if isinstance(geometry, TransposedGeometry):
-            sides = [(_POINTS[axes] + 4 * geometry.extent + 2 * max(geometry.padding)) / geometry.stride] * axes
-            self._size = [math.ceil(side) for side in sides]
+            self._size = [math.ceil((_POINTS[axes] + 4 * geometry.extent) / geometry.stride)] * axes
             # A transposed convolution treats as many neighbours differently as its stride has pixels.
             self._averaged = _AVERAGED[axes] * (geometry.stride if axes == 2 else 1)
-            self._behind = geometry.output_padding
         else:
-            points = _POINTS[axes] + 4 * max(geometry.padding, default=0)
-            self._size = [(points - 1) * geometry.stride + geometry.extent - 2 * side for side in geometry.padding]
-            self._averaged, self._behind = _AVERAGED[axes], (0,) * axes
+            self._size = [(_POINTS[axes] - 1) * geometry.stride + geometry.extent] * axes
+            self._averaged = _AVERAGED[axes]
         generator = torch.Generator().manual_seed(_SEED)
         directions = functional.normalize(torch.randn(axes, _WAVES, generator=generator), dim=0)
         # As smooth as taps, or steps, are far apart.
@@ -131,7 +132,7 @@ class _Waves:
         self._noise = torch.randn(2 * _WAVES, layer.in_type.size, generator=generator)
 
     def output(self, action: Array, element: GroupElement | None = None) -> Tensor:
-        """Return the output on the CPU of f(A⁻¹p), without what lies behind on one side only."""
+        """Return the output on the CPU of f(A⁻¹p)."""
         features = self._noise
         if self._axes:
             points = _points(self._size) @ torch.from_numpy(action).float()  # rows p become A⁻¹p
@@ -142,8 +143,6 @@ class _Waves:
             features = self._layer.in_type.transform_fibers(features, element)
         features = features.to(next(self._layer.parameters()).device)
         output: Tensor = self._layer(self._layer.in_type(features)).tensor.cpu()
-        for axis, added in enumerate(self._behind, start=2):
-            output = output.narrow(axis, 0, output.shape[axis] - added)
         return output
 
     def moved(self, features: Tensor, action: Array) -> Tensor:
@@ -170,5 +169,4 @@ class _Waves:
 
 def _points(size: Sequence[int]) -> Tensor:
     """Return the coordinates of all pixels from their centre, in pixels and escnn's order, y up."""
-    positions = pixel_positions(*size) * np.array(size[::-1]) / 2
-    return torch.from_numpy(positions).float().unflatten(0, size)
+    return torch.from_numpy(centred_grid(size)).float().unflatten(0, size)

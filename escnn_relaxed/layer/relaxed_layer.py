@@ -12,21 +12,18 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..checks import check_bool, check_size, check_subgroups
-from ..group.exact_constants import follow
-from ..integral.at_pixels import integrate_at_pixels
+from ..group.exact_constants import EvaluationMemo, follow
+from ..group.fields import InvariantBias
+from ..integral.at_pixels import BanksAtPixels, integrate_at_pixels
 from ..integral.factors import as_weight, integrate
 from ..integral.geometry import Geometry, image_size
 from ..kernel.domain_frequency import Frequency
-from ..kernel.kernel import joint
-from ..kernel.pixel_banks import BanksAtPixels
-from ..kernel.softness import at_least_single, soft_share
-from ..on_escnn.basis_elements import BasisElements
+from ..kernel.kernel import at_least_single, joint, soft_share
+from ..kernel.steerable_basis import BasisElements
 from ..torch_modes import full_precision
 from . import state_dict as states
 from .arguments import Softening, check_input, check_shape, check_softness, shown_arguments
-from .bias import InvariantBias
 from .equivariance_check import check_equivariance
-from .memo import EvaluationMemo
 
 
 class RelaxedLayer(EquivariantModule):
@@ -80,7 +77,8 @@ class RelaxedLayer(EquivariantModule):
             torch.Size([2, 1, 3, 3])
         """
         check_input(input, self.in_type, self.geometry)
-        kernel, size = self.kernel, None
+        kernel: Any = self.kernel
+        size = None
         if input.tensor.is_meta != kernel.frequency.like.is_meta:
             # torch's recipe for ensembles calls a skeleton on the meta device with weights of others.
             follow(self, self.like)
@@ -199,7 +197,7 @@ class RelaxedLayer(EquivariantModule):
             >>> layer = RelaxedR2Conv(fields, fields, 3)
             >>> nn.init.deltaorthonormal_init(layer.weights.data, layer.basisexpansion)
         """
-        return None if self.kernel.basis is None else self.kernel.basis.elements
+        return None if self.kernel.basis is None else BasisElements(self.kernel.basis)
 
     @property
     def domain_frequency(self) -> dict[str, Tensor]:

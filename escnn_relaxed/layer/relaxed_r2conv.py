@@ -11,7 +11,7 @@ from escnn.nn import FieldType, R2Conv, R2ConvTransposed
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import Softening, check_field_types, checked_geometry, checked_transposed_geometry
+from .arguments import Softening, check_field_types, checked_geometry
 from .convolution import RelaxedConvolution
 
 
@@ -115,7 +115,7 @@ class RelaxedR2Conv(RelaxedConvolution):
         kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type)
-        geometry = checked_geometry(in_type, out_type, padding_mode, kernel_size, padding, stride, dilation, groups)
+        geometry = checked_geometry(in_type, out_type, kernel_size, padding, stride, dilation, groups, padding_mode)
         basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
         basis |= {"recompute": recompute, "basis_filter": basis_filter, "maximum_offset": maximum_offset}
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
@@ -159,9 +159,8 @@ class TransposedConvolution(RelaxedConvolution):
         kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type, self._space)
-        geometry = checked_transposed_geometry(
-            in_type, out_type, output_padding, kernel_size, padding, stride, dilation, groups
-        )
+        shared = kernel_size, padding, stride, dilation, groups
+        geometry = checked_geometry(in_type, out_type, *shared, output_padding=output_padding)
         basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
         basis |= {"recompute": recompute, "basis_filter": basis_filter, "maximum_offset": maximum_offset}
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)

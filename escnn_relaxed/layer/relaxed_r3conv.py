@@ -80,7 +80,7 @@ class RelaxedR3Conv(RelaxedConvolution):
         kernel: KernelBuilder | None = None,
     ) -> None:
         check_field_types(in_type, out_type, GSpace3D)
-        geometry = checked_geometry(in_type, out_type, padding_mode, kernel_size, padding, stride, dilation, groups)
+        geometry = checked_geometry(in_type, out_type, kernel_size, padding, stride, dilation, groups, padding_mode)
         basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
         basis |= {"recompute": recompute, "basis_filter": basis_filter}
         softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)

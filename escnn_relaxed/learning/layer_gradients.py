@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from ..checks import has_hooks
-from ..integral.factors import as_weight
-from ..integral.geometry import image_size, integrate_stationary
+from ..integral.factors import as_weight, integrate
+from ..integral.geometry import image_size
 from ..kernel.modulation import ElementModulation
 from ..kernel.tied import TiedKernel
 from ..layer.relaxed_layer import RelaxedLayer
@@ -91,7 +91,7 @@ def _of_modulations(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter]
 
     def products(bank: Tensor, slopes: Tensor) -> Tensor:
         """Return the output of a bank times slopes, summed over blocks and the images of an input, (count, C, …)."""
-        output = integrate_stationary(call.features, as_weight(bank, geometry), None, geometry)
+        output = integrate(call.features, as_weight(bank, geometry), None, None, geometry)
         return (output.unflatten(1, slopes.shape[1:3]) * slopes).sum(1).unflatten(0, (count, -1)).sum(1)
 
     made, found = [], []

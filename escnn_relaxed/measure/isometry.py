@@ -20,9 +20,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import check_sequence
-from ..group.elements import least_samples, rotation_matrix, sample_group
+from ..group.elements import (
+    axis_and_angle,
+    axis_in_words,
+    element_with_action,
+    least_samples,
+    rotation_matrix,
+    sample_group,
+)
 from ..group.points import image_axes
-from ..group.rotations import axis_and_angle, axis_in_words, element_with_action
 
 Array = NDArray[np.float64]
 

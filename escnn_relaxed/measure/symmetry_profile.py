@@ -12,7 +12,7 @@ from escnn.group import GroupElement
 from torch import nn
 
 from ..group.elements import elements_on_features
-from ..kernel.softness import at_least_single
+from ..kernel.kernel import at_least_single
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import relaxed_layers
 from ..torch_modes import full_precision

@@ -7,11 +7,9 @@
 """
 
 from . import versions  # noqa: F401 — before all that fails with other versions
-from .pickling import keep_irreps, register_reducers, use_scipy_svd
-from .solutions import silence_caches, use_canonical_solutions
+from .pickling import keep_irreps, register_reducers
+from .solutions import use_canonical_solutions
 
-use_scipy_svd()
 keep_irreps()
 use_canonical_solutions()
-silence_caches()
 register_reducers()

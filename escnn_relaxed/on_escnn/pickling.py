@@ -1,4 +1,4 @@
-"""Corrections of escnn's global state: its SVD, the irreps of its groups, and their copies and pickles."""
+"""Corrections of escnn's global state: the irreps of its groups, and their copies and pickles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import escnn.group._numerical as escnn_numerical
 import numpy as np
 from escnn.group import (
     O2,
@@ -24,11 +23,6 @@ from escnn.group import (
 from escnn.gspaces import GSpace0D, GSpace2D, GSpace3D
 from escnn.nn import FieldType
 from numpy.typing import NDArray
-
-
-def use_scipy_svd() -> None:
-    """Let escnn compute null spaces as it does where scikit-learn is not installed."""
-    escnn_numerical.randomized_svd = None
 
 
 def keep_irreps() -> None:

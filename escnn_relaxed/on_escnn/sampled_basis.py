@@ -6,17 +6,26 @@ import contextlib
 import functools
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
-import numpy as np
 import torch
 from escnn.group import InsufficientIrrepsException, Representation
 from escnn.nn import FieldType, Linear, R2Conv, R3Conv
 from escnn.nn.modules.conv.r3convolution import compute_basis_params
 from torch import nn
 
-from ..checks import check_bool, check_integer, check_not_negative, check_number, check_positive, warn_once
+from ..checks import (
+    check_bool,
+    check_callable,
+    check_integer,
+    check_not_negative,
+    check_number,
+    check_positive,
+    check_sequence,
+    is_number,
+    warn_once,
+)
 
 _CONVOLUTIONS = {2: R2Conv, 3: R3Conv}
 
@@ -105,18 +114,14 @@ def check_basis_arguments(kernel_size: int, dilation: int, given: Mapping[str, A
     if "frequencies_cutoff" in checked and not callable(checked["frequencies_cutoff"]):
         name = "frequencies_cutoff, where it is no function of the radius,"
         checked["frequencies_cutoff"] = check_not_negative(name, checked["frequencies_cutoff"])
-    keep = checked.get("basis_filter", callable)
-    if not callable(keep):
-        raise TypeError(f"basis_filter must be a function from the attributes of an element to a bool, got {keep!r}")
+    check_callable("basis_filter", checked.get("basis_filter", callable))
     if "maximum_offset" in checked:
         check_integer("maximum_offset", checked["maximum_offset"], 0)
     return checked
 
 
 def _rings(value: Any, kernel_size: int, dilation: int, axes: int) -> list[float]:
-    if not _is_sequence(value):
-        raise TypeError(f"rings must be a list of numbers, got {value!r}")
-    radii = [check_number("each of rings", radius) for radius in value]
+    radii = [check_number("each of rings", radius) for radius in check_sequence("rings", value, "numbers")]
     most = dilation * (kernel_size - 1) / 2 * math.sqrt(axes)
     if not radii:
         raise ValueError(f"rings must hold at least one radius, got {value!r}")
@@ -128,14 +133,10 @@ def _rings(value: Any, kernel_size: int, dilation: int, axes: int) -> list[float
 
 
 def _sigma(value: Any, count: int) -> list[float]:
-    widths = value if _is_sequence(value) else [value] * count
+    widths = [value] * count if is_number(value) else check_sequence("sigma", value, "numbers")
     if len(widths) != count:
         raise ValueError(f"sigma must be one width or one for each of the {count} rings, got {value!r}")
     return [check_positive("sigma, a width in pixels,", width) for width in widths]
-
-
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
 
 
 _GIGABYTE = 2**30
@@ -166,15 +167,10 @@ def basis_bytes(in_field: Representation, out_field: Representation, kernel_size
     if group.continuous:
         return 0.0
     keeps, rings, *_ = compute_basis_params(kernel_size, dilation=dilation)
-    functions = sum(
-        2 * degree + 1
-        for radius in rings
-        for degree in _DEGREES
-        if keeps({"irrep:frequency": degree, "radius": radius})
-    )
+    pairs = [{"irrep:frequency": degree, "radius": radius} for radius in rings for degree in _DEGREES]
+    functions = sum(2 * pair["irrep:frequency"] + 1 for pair in pairs if keeps(pair))
     entries = in_field.size * out_field.size
-    elements = functions * entries / group.order()
-    return 4.0 * elements * entries * kernel_size**3
+    return 4.0 * functions * entries**2 / group.order() * kernel_size**3
 
 
 _Build = TypeVar("_Build", bound=Callable[..., None])

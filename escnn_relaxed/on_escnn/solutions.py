@@ -16,7 +16,7 @@ from typing import Any
 
 import escnn.group as escnn_group
 import numpy as np
-from escnn.group import Group, _clebsh_gordan, groups_dict, irrep, representation
+from escnn.group import Group, _clebsh_gordan, _numerical, groups_dict, irrep, representation
 from escnn.group.groups import ico, o3group, octa, so3group
 from escnn.kernels import wignereckart_solver
 from numpy.typing import NDArray
@@ -67,13 +67,12 @@ def use_canonical_solutions() -> None:
         return _canonical_basis(basis, multiplicities, group), multiplicities
 
     representation.decompose_representation_finitegroup = canonical_decomposition
-    _forget_solutions()
-
-
-def silence_caches() -> None:
-    """Let escnn load the irreps of the cube and the icosahedron without a line on the console for each."""
+    # Null spaces are computed as where scikit-learn is not installed.
+    _numerical.randomized_svd = None
+    # The irreps of the cube and the icosahedron are loaded without a line on the console for each.
     for kept in (octa._build_octa_irrep_picklable, ico._build_ico_irrep_picklable):
         kept._verbose = 0
+    _forget_solutions()
 
 
 def _canonical(solve: Callable[..., Any], canonicalise: Callable[..., Any]) -> Callable[..., Any]:

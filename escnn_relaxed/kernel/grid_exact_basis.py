@@ -13,6 +13,8 @@ from escnn.nn.modules.basismanager import SingleBlockBasisExpansion
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..group.fields import GroupAverage
+
 Symmetries = list[tuple[GroupElement, list[int]]]
 
 # Numbers in a basis above which one value of each orbit of its entries is kept: 4 MB in float32.
@@ -42,7 +44,6 @@ def grid_exact_basis(
     in_field: Representation,
     out_field: Representation,
     symmetries: Callable[[], Symmetries],
-    average: Callable[..., NDArray[np.float64]],
 ) -> GridExactBasis:
     """Return the exact basis of escnn's ``SingleBlockBasisExpansion``, sampled at points, made once for each block."""
     if id(block) in _PREPARED:
@@ -53,7 +54,8 @@ def grid_exact_basis(
     is_large = orbits is not None and single.size > _LARGE
     if orbits is None:
         # escnn samples in float32 and is equivariant to 1e-7. The average is equivariant to float64.
-        exact = average(single.astype(np.float64), in_field, out_field, on_grid)
+        average = GroupAverage([in_field], [out_field], on_grid)
+        exact = average.by_blocks(torch.from_numpy(single.astype(np.float64))).numpy()
         values, orbits = exact.reshape(len(exact), -1), np.arange(exact[0].size)
     else:
         values = _means_over(orbits, single)
