@@ -89,9 +89,9 @@ def evidence_of_layers() -> Figure:
 
 def symmetry_profile() -> Figure:
     """How far each element moves the kernels of the soft network."""
-    return plot_symmetry_profile(trained(is_soft=True).evidence.symmetry_profile())[
-        0
-    ].figure
+    return plot_symmetry_profile(
+        trained(is_soft=True).evidence.symmetry_profile()
+    ).figure
 
 
 def robustness() -> Figure:

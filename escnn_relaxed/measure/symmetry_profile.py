@@ -65,7 +65,6 @@ class SymmetryProfile(Report):
 
     Attributes:
         rows: layer by layer, in the order of the network; turns of space stand by their axes.
-        dimension: of the plane, 2, or of space, 3.
 
     Example:
         >>> turns = [("rotation 90°", 1.571, 0.2), ("rotation 180°", 3.142, 0.0)]
@@ -81,7 +80,6 @@ class SymmetryProfile(Report):
     """
 
     rows: tuple[ProfileRow, ...]
-    dimension: int = 2
 
     @property
     def layers(self) -> dict[str, tuple[ProfileRow, ...]]:
@@ -158,7 +156,7 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
                 rows.append(ProfileRow(name, how.name, how.subgroup, how.angle, error))
     if not rows:
         raise ValueError("network must have a relaxed layer whose group has more than the identity")
-    return SymmetryProfile(tuple(rows), max(layer.kernel.config.domain.dimension for layer in layers.values()))
+    return SymmetryProfile(tuple(rows))
 
 
 class _Move(NamedTuple):
