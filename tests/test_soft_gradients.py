@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
 
 import baseline_layers
 import drop_in_networks
@@ -20,7 +19,6 @@ from escnn.nn import FieldType, GeometricTensor
 from small import soft_layer, soft_regular_layer, soft_transposed_layer
 from small_networks import network_of
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from escnn_relaxed import (
     ContinuousKernel,
@@ -31,7 +29,7 @@ from escnn_relaxed import (
 )
 from escnn_relaxed.kernel.tied import TiedKernel
 from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
-from escnn_relaxed.learning import layer_gradients
+from escnn_relaxed.learning import soft_gradients
 from escnn_relaxed.learning.soft_gradients import gradients, input_chunks
 
 EVERYWHERE = {"rotation": 0.25, "translation": (0.3, 0.5)}
@@ -57,8 +55,7 @@ class Doubled(RelaxedR2Conv):
         return GeometricTensor(2 * output.tensor, output.type)
 
 
-# Layers whose soft weights are factors of channels, taps and pixels.
-MODULATED: dict[str, Callable[..., RelaxedLayer]] = {
+LAYERS: dict[str, Callable[..., RelaxedLayer]] = {
     "sheared": partial(soft_layer, "D2", "mixed, sheared -> mixed, sheared"),
     "no element of its own": partial(soft_layer, "C4", "regular -> trivial", kernel_size=5),
     "irreps": partial(soft_layer, "SO(2)", "irreps -> irreps"),
@@ -83,9 +80,6 @@ MODULATED: dict[str, Callable[..., RelaxedLayer]] = {
         small.volume_layer, small.volume_type("cone 4"), relax={"rotation": 0.2, "translation": 0.4}
     ),
     "volumes, transposed": transposed_volume,
-}
-# The others are mapped over input by input.
-OTHERS: dict[str, Callable[..., RelaxedLayer]] = {
     "pairs of channels": partial(soft_layer, "C4", "regular -> trivial", kernel_size=1),
     "a forward of its own": partial(soft_layer, "C4", "regular -> regular", make=Doubled),
     "learned ω′, continuous": partial(
@@ -94,7 +88,6 @@ OTHERS: dict[str, Callable[..., RelaxedLayer]] = {
     "at pixels, continuous": partial(small_networks.layer_of, "soft in translation, continuous"),
     **{way: partial(baseline_layers.baseline, way, "C4", "regular -> regular") for way in baseline_layers.WAYS},
 }
-LAYERS = MODULATED | OTHERS
 
 
 def soft_parameters(network: nn.Module) -> list[nn.Parameter]:
@@ -135,49 +128,21 @@ def features_of(layer: RelaxedLayer) -> GeometricTensor:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_gradients_of_every_form_are_those_of_a_loop_and_of_a_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_every_form_are_those_of_a_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = LAYERS[name]()
-    own = dict(enumerate(soft_parameters(layer)))
-    assert layer_gradients._is_modulated(layer, own) == (name in MODULATED)
-    monkeypatch.setattr(layer_gradients, "_has_large_banks", lambda *_: True)
-    assert_as_one_by_one(layer, features_of(layer))
-    monkeypatch.setattr(layer_gradients, "_has_large_banks", lambda *_: False)
     # Inputs at a time that are mapped over: all, and one.
-    for most in (layer_gradients._MOST_VALUES, 1):
-        monkeypatch.setattr(layer_gradients, "_MOST_VALUES", most)
+    for most in (soft_gradients._MOST_VALUES, 1):
+        monkeypatch.setattr(soft_gradients, "_MOST_VALUES", most)
         assert_as_one_by_one(layer, features_of(layer), tolerance=1e2 * ROUNDING)  # 1e-10
 
 
 @pytest.mark.parametrize("name", ["two subgroups", "directions at pixels"])
-def test_what_is_hardened_has_no_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_gradients, "_has_large_banks", lambda *_: True)
+def test_what_is_hardened_has_no_gradient(name: str) -> None:
     layer = LAYERS[name]()
     before = assert_as_one_by_one(layer, features_of(layer))
     layer.harden("rotation")
     after = assert_as_one_by_one(layer, features_of(layer))
     assert sum((rows == 0).all(0).sum() for rows in after) > sum((rows == 0).all(0).sum() for rows in before)
-
-
-class Largest(TorchDispatchMode):
-    """Notes the number of values of the largest tensor that is made."""
-
-    values = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        made = function(*arguments, **(options or {}))
-        tensors = [of for of in (made if isinstance(made, (tuple, list)) else [made]) if isinstance(of, Tensor)]
-        self.values = max([self.values, *(tensor.numel() for tensor in tensors)])
-        return made
-
-
-@pytest.mark.parametrize("relax", [{"rotation": 0.25}, EVERYWHERE, {"translation": 0.4}], ids=str)
-def test_no_input_has_a_filter_bank_of_its_own(relax: dict[str, object]) -> None:
-    fields = small.field_type("C4", " + ".join(["regular"] * 8))
-    layer = RelaxedR2Conv(fields, fields, 5, padding=2, relax=relax).eval()
-    arguments = (fields(torch.randn(3, 32, 4, 4)),)
-    with Largest() as largest:
-        gradients(layer, soft_parameters(layer), arguments, torch.ones_like)
-    assert largest.values <= layer.kernel.values_at_a_pixel() == 32 * 32 * 25
 
 
 # Networks.

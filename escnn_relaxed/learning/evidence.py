@@ -16,20 +16,24 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_integer, check_mapping, check_not_negative, check_positive
 from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
-from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
+from ..network.relaxed_layers import (
+    copy_network,
+    count_inputs,
+    first_input,
+    in_eval_mode,
+    input_chunks,
+    relaxed_layers,
+)
 from ..torch_modes import full_precision
 from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport
 from .hardening import harden_by_trials
 from .likelihoods import Likelihood
 from .posterior import Learned, fisher_rows, fixed_point, posterior, posterior_draws
 from .soft_gradients import (
-    count_inputs,
     gradients,
-    input_chunks,
     joined_over_processes,
     mean_over_processes,
     output_of,
-    plain,
     soft_groups,
     taken,
 )
@@ -164,7 +168,7 @@ class SoftnessEvidence:
         if not self._groups:
             return
         likelihood = Likelihood(self.likelihood)
-        with in_eval_mode(self.network), full_precision(plain(next(input_chunks(inputs, count))[0], "inputs")):
+        with in_eval_mode(self.network), full_precision(first_input(inputs)):
             rows = self._fisher(likelihood, inputs, targets)
         sizes = [group.size for group in self._groups]
         squares = [float(part.square().sum()) for part in self._weights().detach().cpu().double().split(sizes)]

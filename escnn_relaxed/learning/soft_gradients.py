@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import torch
 from escnn.nn import GeometricTensor, SequentialModule
 from torch import Tensor, distributed, nn
+from torch.func import functional_call, grad, vmap
 
+from ..checks import has_hooks
 from ..kernel.kernel import WeightGroup
 from ..layer.relaxed_layer import RelaxedLayer
-from ..network.relaxed_layers import relaxed_layers
-from .layer_gradients import LayerCall, layer_gradients
+from ..network.relaxed_layers import count_inputs, input_chunks, relaxed_layers, tensor_of
+
+# Values of the filter banks of all inputs that are mapped over at a time, 64 MB in single precision.
+_MOST_VALUES = 2**24
 
 
 @dataclass(frozen=True)
@@ -69,14 +73,6 @@ def soft_groups(network: nn.Module) -> list[SoftGroup]:
     return groups
 
 
-def plain(value: Any, name: str) -> Tensor:
-    """Return the tensor of a tensor or a GeometricTensor."""
-    tensor = value.tensor if isinstance(value, GeometricTensor) else value
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a tensor or a GeometricTensor, got {type(value).__name__}")
-    return tensor
-
-
 def output_of(network: nn.Module, arguments: tuple[Any, ...]) -> Tensor:
     """Return the output of a network as a tensor; a plain batch becomes the fields that a sequence or a layer takes."""
     first: Any = network
@@ -85,28 +81,7 @@ def output_of(network: nn.Module, arguments: tuple[Any, ...]) -> Tensor:
     takes_fields = type(first).forward is SequentialModule.forward or isinstance(first, RelaxedLayer)
     batch, *others = arguments
     given = first.in_type(batch) if takes_fields and isinstance(batch, Tensor) else batch
-    return plain(network(given, *others), "network: its output")
-
-
-def count_inputs(inputs: Any) -> int:
-    """Return the number of inputs in a batch, or in a tuple of all arguments of a network that starts with one."""
-    if isinstance(inputs, tuple) and not inputs:
-        raise ValueError("inputs must have a batch, got an empty tuple")
-    return len(plain(inputs[0] if isinstance(inputs, tuple) else inputs, "inputs"))
-
-
-def input_chunks(inputs: Any, size: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the arguments of a network for so many inputs at a time; what is no batch of them is in each."""
-    count = count_inputs(inputs)
-
-    def part(value: Any, start: int) -> Any:
-        if isinstance(value, GeometricTensor):
-            return value.type(part(value.tensor, start))
-        is_batch = isinstance(value, Tensor) and value.dim() > 0 and len(value) == count
-        return value[start : start + size] if is_batch else value
-
-    for start in range(0, count, size):
-        yield tuple(part(value, start) for value in (inputs if isinstance(inputs, tuple) else (inputs,)))
+    return tensor_of(network(given, *others), "network: its output")
 
 
 def gradients(
@@ -120,12 +95,12 @@ def gradients(
     # then follow input by input from that layer alone.
     count = count_inputs(arguments)
     wanted = set(map(id, parameters))
-    calls: list[LayerCall] = []
+    calls: list[_LayerCall] = []
 
     def note(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> GeometricTensor:
         features = given[0] if given else named["input"]
         # What is done in place with features later must not reach those that are noted.
-        calls.append(LayerCall(layer, features.tensor.detach().clone(), output.tensor))  # type: ignore[arg-type]
+        calls.append(_LayerCall(layer, features.tensor.detach().clone(), output.tensor))  # type: ignore[arg-type]
         return GeometricTensor(output.tensor.clone(), output.type)
 
     layers = [
@@ -156,9 +131,65 @@ def gradients(
     found = {id(parameter): parameter.new_zeros(count, *parameter.shape) for parameter in parameters}
     for call, slope in zip(noted, slopes, strict=True):
         own = {name: parameter for name, parameter in call.layer.named_parameters() if id(parameter) in wanted}
-        for name, of_inputs in layer_gradients(call, slope, own, count).items():
+        for name, of_inputs in _layer_gradients(call, slope, own, count).items():
             found[id(own[name])] += of_inputs
     return [found[id(parameter)] for parameter in parameters]
+
+
+class _LayerCall(NamedTuple):
+    """A call of a layer in a forward pass: what went in and what came out."""
+
+    layer: RelaxedLayer
+    features: Tensor
+    output: Tensor
+
+
+def _layer_gradients(call: _LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
+    """Return the gradients of a layer's parameters for each input, (count, …), without those that the layer ignores.
+
+    Args:
+        call: the layer, and the features of all inputs, each of one or more images.
+        slope: the gradient of the layer's output.
+        own: the parameters by their names in the layer.
+        count: number of inputs.
+    """
+    if any(map(has_hooks, call.layer.modules())):
+        # Tensors of a map must not get into the hands of users.
+        return _one_by_one(call, slope, own, count)
+    try:
+        return _mapped(call, slope, own, count)
+    except RuntimeError:
+        # A layer that cannot be mapped over.
+        return _one_by_one(call, slope, own, count)
+
+
+def _product(call: _LayerCall, values: Mapping[str, Tensor], features: Tensor, slope: Tensor) -> Tensor:
+    """Return ⟨output, slope⟩ of a layer with other values of its parameters."""
+    output = functional_call(call.layer, dict(values), (GeometricTensor(features, call.layer.in_type),))
+    return (output.tensor * slope).sum()
+
+
+def _mapped(call: _LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
+    """Return the gradients by a map over inputs, each of which has a filter bank while it is mapped over."""
+    values = {name: parameter.detach() for name, parameter in own.items()}
+    chunk = max(1, _MOST_VALUES // call.layer.kernel.values_at_a_pixel())
+    of_inputs = vmap(grad(partial(_product, call)), in_dims=(None, 0, 0), chunk_size=chunk)
+    found: dict[str, Tensor] = of_inputs(values, *_by_input(call, slope, count))
+    return found
+
+
+def _one_by_one(call: _LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
+    """Return the gradients by a call of the layer for each input."""
+    rows = [
+        torch.autograd.grad(_product(call, own, *one), list(own.values()))
+        for one in zip(*_by_input(call, slope, count), strict=True)
+    ]
+    return dict(zip(own, (torch.stack(row) for row in zip(*rows, strict=True)), strict=True))
+
+
+def _by_input(call: _LayerCall, slope: Tensor, count: int) -> list[Tensor]:
+    """Return features and slopes with an axis for the inputs."""
+    return [images.unflatten(0, (count, -1)) for images in (call.features, slope)]
 
 
 def mean_over_processes(values: Tensor) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from .equivariance import equivariance_error
 from .monitoring import relaxation_scalars
 from .poses import PoseReport, PoseRow, pose_test, symmetry_verdict
 from .reports import EquivarianceReport, ErrorRow
-from .robustness import RobustnessOfSubgroup, RobustnessReport, RobustnessRow, robustness_report
+from .robustness import RobustnessReport, RobustnessRow, robustness_report
 from .summary import LayerSummary, RelaxationSummary, relaxation_summary
 from .symmetry_profile import ProfileRow, SymmetryProfile, symmetry_profile
 
@@ -19,7 +19,6 @@ __all__ = [
     "PoseRow",
     "ProfileRow",
     "RelaxationSummary",
-    "RobustnessOfSubgroup",
     "RobustnessReport",
     "RobustnessRow",
     "SymmetryProfile",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -126,6 +126,15 @@ class MeasuredNetwork:
                 raise TypeError(f"angles must be finite numbers in radians, got {angle!r}")
             isometries.append(rotation(angle, self.space.dimensionality))
         return isometries + [self._shift(pair) for pair in check_sequence("shifts", shifts, "tuples of pixels")]
+
+    def passes(
+        self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
+    ) -> Iterator[Pass]:
+        """Yield the outputs under each isometry that is asked for, of which there must be one."""
+        isometries = self.isometries(elements, angles, shifts)
+        if not isometries:
+            raise ValueError(f"nothing to measure: {self.space.name} gives no elements; name angles or shifts")
+        yield from map(self.transformed, isometries)
 
     def _shift(self, pixels: Any) -> Isometry:
         sides = self._image.size
