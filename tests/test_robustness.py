@@ -65,7 +65,7 @@ def test_turns_are_wrong_where_the_class_turns_with_the_image() -> None:
         "8.3",
         "0.0 (rotation 90°)",
         "0.0",
-        "1.2",
+        "1.4",
     ]
     assert report.standard_error == pytest.approx(math.sqrt(3 / 64))
 

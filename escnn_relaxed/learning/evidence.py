@@ -25,8 +25,8 @@ from ..network.relaxed_layers import (
     relaxed_layers,
 )
 from ..torch_modes import full_precision
-from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport
-from .hardening import harden_by_trials
+from .evidence_table import EvidenceRow, EvidenceTable
+from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import Likelihood
 from .posterior import Learned, fisher_rows, fixed_point, posterior, posterior_draws
 from .soft_gradients import (

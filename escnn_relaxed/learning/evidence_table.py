@@ -1,4 +1,4 @@
-"""Tables of what the data determine of softness, and of what hardening costs."""
+"""The table of what the data determine of softness."""
 
 from __future__ import annotations
 
@@ -42,45 +42,6 @@ class EvidenceRow:
         """Return the row as text."""
         numbers = f"{self.weights}", f"{self.determined:.1f}", f"{self.gamma_per_weight:.2f}", f"{self.softness:.1e}"
         return (self.layer, self.subgroup, *numbers)
-
-
-@dataclass(frozen=True)
-class HardeningTrial:
-    """A subgroup that was made strict for a trial, and whether it stays so.
-
-    Attributes:
-        subgroup: the subgroup, or several that the layers can be strict in only together.
-        layers: names of the layers.
-        weights: n, the number of soft weights that go, those of functions of several subgroups with them.
-        determined: γ, the number of them that the data determine.
-        occam_factor: by how much log p(data) falls for having these weights where they fit nothing better.
-        needed: the rise that softness has to be worth: twice the Occam factor and log 20.
-        rise: the rise Δ that was found: by how much the negative log likelihood of all observations is higher where the
-            layers are strict.
-        error: its standard error, by the spread over the inputs.
-        is_hardened: whether the layers stay strict, since the rise less its error is not above the one that is needed.
-
-    Example:
-        >>> HardeningTrial("rotation", ("a", "b"), 40, 3.5, 12.0, 27.0, 3.0, 1.0, True).cells()
-        ('rotation', '2 layers', '40', '3.5', '12.0', '27.0', '3.0 ± 1.0', 'strict')
-    """
-
-    subgroup: str
-    layers: tuple[str, ...]
-    weights: int
-    determined: float
-    occam_factor: float
-    needed: float
-    rise: float
-    error: float
-    is_hardened: bool
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the row as text."""
-        where = self.layers[0] if len(self.layers) == 1 else f"{len(self.layers)} layers"
-        numbers = f"{self.determined:.1f}", f"{self.occam_factor:.1f}", f"{self.needed:.1f}"
-        found = f"{round(self.rise, 1) + 0.0:.1f} ± {self.error:.1f}"
-        return (self.subgroup, where, f"{self.weights}", *numbers, found, "strict" if self.is_hardened else "soft")
 
 
 class EvidenceTable(tuple[EvidenceRow, ...], Report):
@@ -138,25 +99,3 @@ def _sum(layer: str, subgroup: str, rows: Sequence[EvidenceRow]) -> EvidenceRow:
     """Return a row for several."""
     sums = sum(row.weights for row in rows), sum(row.determined for row in rows)
     return EvidenceRow(layer, subgroup, *sums, max(row.softness for row in rows), math.nan)
-
-
-class HardeningReport(tuple[HardeningTrial, ...], Report):
-    """A tuple of a row for each trial, in their order; its text is a table.
-
-    Softness stays where the rise Δ that was found, less its error, is above the one that is needed.
-
-    Example:
-        >>> trial = HardeningTrial(
-        ...     "rotation", ("first", "second"), 40, 31.5, 14.0, 31.0, 351.0, 20.0, False
-        ... )
-        >>> print(HardeningReport((trial,)))
-        subgroup  where     weights n  determined γ  Occam factor  needed Δ  found Δ       result
-        rotation  2 layers  40         31.5          14.0          31.0      351.0 ± 20.0  soft
-    """
-
-    _header = ("subgroup", "where", "weights n", "determined γ", "Occam factor", "needed Δ", "found Δ", "result")
-
-    @property
-    def rows(self) -> tuple[HardeningTrial, ...]:
-        """The rows, as of other reports: subgroups in all layers, and those that stay soft in each layer alone."""
-        return tuple(self)
