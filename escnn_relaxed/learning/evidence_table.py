@@ -65,30 +65,9 @@ class EvidenceTable(tuple[EvidenceRow, ...], Report):
         """The rows, as of other reports, in the order of the layers; no sums are among them."""
         return tuple(self)
 
-    def by_subgroup(self) -> EvidenceTable:
-        """Return a short table with a row for each subgroup, of all layers that are soft in it.
-
-        Numbers of weights and γ are sums, the softness is that of the softest layer, and δ is left out, NaN.
-
-        Example:
-            >>> first = EvidenceRow("first", "rotation", 20, 3.0, 0.002, 50.0)
-            >>> second = EvidenceRow("second", "rotation", 10, 6.0, 0.01, 2.0)
-            >>> print(EvidenceTable((first, second)).by_subgroup())
-            layer     subgroup  weights n  determined γ  γ/n   softness s
-            2 layers  rotation  30         9.0           0.30  1.0e-02
-        """
-        groups = self._by_subgroup()
-        return EvidenceTable(
-            _sum(rows[0].layer if len(rows) == 1 else f"{len(rows)} layers", rows[0].subgroup, rows) for rows in groups
-        )
-
-    def _by_subgroup(self) -> list[list[EvidenceRow]]:
-        """Return the rows of each subgroup."""
-        return [[row for row in self if row.subgroup == name] for name in dict.fromkeys(row.subgroup for row in self)]
-
     def __str__(self) -> str:
-        groups = self._by_subgroup()
-        sums = [_sum(f"{len(rows)} layers", rows[0].subgroup, rows) for rows in groups if len(rows) > 1]
+        groups = {row.subgroup: [each for each in self if each.subgroup == row.subgroup] for row in self}
+        sums = [_sum(f"{len(rows)} layers", name, rows) for name, rows in groups.items() if len(rows) > 1]
         if len(groups) > 1:
             sums.append(_sum("all", "all", self))
         header = ("layer", "subgroup", "weights n", "determined γ", "γ/n", "softness s")

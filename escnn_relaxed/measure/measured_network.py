@@ -156,14 +156,6 @@ class MeasuredNetwork:
             )
         return fields
 
-    def inputs(self) -> dict[str, GeometricTensor]:
-        """Return the inputs of the modules, of those that are called with a GeometricTensor."""
-        return {name: found.input for name, found in self._whole.items() if found.input is not None}
-
-    def outputs_as_they_are(self) -> dict[str, ModuleOutput]:
-        """Return the outputs of the modules for the input itself."""
-        return self._whole
-
     def transformed(self, isometry: Isometry) -> Pass:
         """Run the network before an isometry, after it, and after it and its inverse."""
         on_torus = isometry.subgroup == "translation"
@@ -180,13 +172,14 @@ class MeasuredNetwork:
         """Return the arguments on which an isometry is measured, and the network's outputs to them."""
         if not isometry.keeps_axes:
             return self._faded
-        if isometry.subgroup != "translation" or _are_on_torus(self._whole):
-            return self._white, self._whole
+        if isometry.subgroup != "translation" or _are_on_torus(self.whole):
+            return self._white, self.whole
         kept = [a.with_pixels(lambda image: _inside_after_shift(image, isometry.pixels)) for a in self._white]
         return kept, self._outputs(kept)
 
     @cached_property
-    def _whole(self) -> dict[str, ModuleOutput]:
+    def whole(self) -> dict[str, ModuleOutput]:
+        """The outputs of the modules for the input itself."""
         return self._outputs(self._white)
 
     @cached_property

@@ -156,7 +156,7 @@ def robustness_report(
         for chunk, some in zip(*chunks, strict=True):
             network = MeasuredNetwork(classifier, None, chunk, in_type, None, ("",), output)
             passes = list(network.passes(elements, angles, shifts))
-            classes = _classes_of(network.outputs_as_they_are()[""])
+            classes = _classes_of(network.whole[""])
             right += int((classes == some.to(classes.device)).sum())
             names = [passed.description("") for passed in passes]
             sums = sums + torch.stack([_sums(passed, some) for passed in passes])

@@ -123,8 +123,9 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
     errors: dict[str, float] = {}
     if data is not None:
         with in_eval_mode(network):
-            inputs = MeasuredNetwork(network, None, data, in_type, None, list(layers)).inputs()
-        own_errors = {name: _own_error(layers[name], features) for name, features in inputs.items()}
+            found = MeasuredNetwork(network, None, data, in_type, None, list(layers)).whole
+        inputs = {name: each.input for name, each in found.items()}
+        own_errors = {name: _own_error(layers[name], given) for name, given in inputs.items() if given is not None}
         errors = largest_exact_errors(network, data, list(layers), in_type)
     rows = []
     for name, layer in layers.items():
