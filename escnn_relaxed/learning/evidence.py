@@ -23,14 +23,12 @@ from ..network.relaxed_layers import (
     relaxed_layers,
 )
 from ..torch_modes import full_precision
-from .evidence_table import EvidenceRow, EvidenceTable
 from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import Likelihood
-from .posterior import Learned, fisher_rows, fixed_point, posterior
+from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point, posterior
 from .soft_gradients import (
     gradients,
     joined_over_processes,
-    mean_over_processes,
     output_of,
     soft_groups,
     taken,
@@ -202,7 +200,7 @@ class SoftnessEvidence:
             RuntimeError: before the first update.
         """
         self._check_updated("log_evidence")
-        mean, _ = mean_over_processes(self._losses(inputs, targets))
+        mean = float(joined_over_processes(self._losses(inputs, targets)).mean())
         # Outputs count in full: the weight of a network whose errors go together is small, and would favour it.
         weight = self._likelihood.weight
         return -self.observations * mean / weight - posterior(self._present(), 1 / weight)[1]
@@ -314,7 +312,7 @@ class SoftnessEvidence:
             if targets is None:
                 raise ValueError("targets must be given where likelihood='gaussian': they say how large the noise is")
             with torch.no_grad():
-                likelihood.fit(mean_over_processes(self._losses(inputs, targets, likelihood))[0])
+                likelihood.fit(float(joined_over_processes(self._losses(inputs, targets, likelihood)).mean()))
         rows = self._gradients(likelihood, inputs)
         if targets is not None and likelihood.is_weighted:
             rows = likelihood.weighted(rows, self._gradients(likelihood, inputs, targets))

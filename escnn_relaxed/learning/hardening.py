@@ -12,7 +12,7 @@ from ..kernel.kernel import joint
 from ..measure.reports import Report
 from ..network.relaxed_layers import relaxed_layers
 from .posterior import Learned, posterior
-from .soft_gradients import SoftGroup, mean_over_processes, soft_groups
+from .soft_gradients import SoftGroup, joined_over_processes, mean_and_error, soft_groups
 
 # Softness stays where it gains more than this many times its Occam factor, since other weights have counted on it and
 # do not adapt in a trial, and at odds of 20 to 1. Where nothing needs it, the rise is up to two Occam factors.
@@ -106,7 +106,7 @@ def harden_by_trials(
             for name in names:
                 layers[name].harden(*subgroups)
             after = losses()
-            rise, error = (observations * value for value in mean_over_processes(after - before))
+            rise, error = (observations * value for value in mean_and_error(joined_over_processes(after - before)))
             is_kept = rise - error <= needed
         finally:
             if not is_kept:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -192,25 +191,16 @@ def _by_input(call: _LayerCall, slope: Tensor, count: int) -> list[Tensor]:
     return [images.unflatten(0, (count, -1)) for images in (call.features, slope)]
 
 
-def mean_over_processes(values: Tensor) -> tuple[float, float]:
-    """Return the mean over the inputs of all processes, and its standard error."""
-    sums = torch.stack([torch.ones_like(values), values, values.square()]).sum(1)
-    if has_processes():
-        distributed.all_reduce(sums)
-    count, first, second = sums.tolist()
-    mean = first / count
-    return mean, math.sqrt(max(second / count - mean**2, 0.0) / count)
+def mean_and_error(values: Tensor) -> tuple[float, float]:
+    """Return the mean of values, and its standard error by their spread."""
+    return float(values.mean()), float(values.std(correction=0)) / len(values) ** 0.5
 
 
 def joined_over_processes(rows: Tensor) -> Tensor:
-    """Return the rows of all processes, one after the other."""
-    if not has_processes():
+    """Return the rows of all processes, one after the other; of several in main memory."""
+    if not (distributed.is_available() and distributed.is_initialized()):
         return rows
     of_all = [rows] * distributed.get_world_size()
-    distributed.all_gather_object(of_all, rows)
+    # Each process has a device of its own.
+    distributed.all_gather_object(of_all, rows.cpu())
     return torch.cat(of_all)
-
-
-def has_processes() -> bool:
-    """Whether several processes train together."""
-    return distributed.is_available() and distributed.is_initialized()
