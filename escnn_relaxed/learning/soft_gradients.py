@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from ..checks import has_hooks
 from ..kernel.kernel import WeightGroup
 from ..layer.relaxed_layer import RelaxedLayer
-from ..network.relaxed_layers import count_inputs, input_chunks, relaxed_layers, tensor_of
+from ..network.relaxed_layers import count_inputs, first_module, input_chunks, relaxed_layers, tensor_of
 
 # Values of the filter banks of all inputs that are mapped over at a time, 64 MB in single precision.
 _MOST_VALUES = 2**24
@@ -74,9 +74,7 @@ def soft_groups(network: nn.Module) -> list[SoftGroup]:
 
 def output_of(network: nn.Module, arguments: tuple[Any, ...]) -> Tensor:
     """Return the output of a network as a tensor; a plain batch becomes the fields that a sequence or a layer takes."""
-    first: Any = network
-    while isinstance(first, nn.Sequential) and len(first):
-        first = first[0]
+    first: Any = first_module(network)
     takes_fields = type(first).forward is SequentialModule.forward or isinstance(first, RelaxedLayer)
     batch, *others = arguments
     given = first.in_type(batch) if takes_fields and isinstance(batch, Tensor) else batch

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..checks import check_callable, check_integer, check_module, check_sequence, check_size, is_number
 from ..layer.arguments import check_field_type
 from ..layer.relaxed_layer import RelaxedLayer
+from ..network.relaxed_layers import first_module
 from .forward_probe import ModuleOutput, Output, outputs
 from .isometry import Isometry, PixelGrid, isometries_of, moved, on_fibers, rotation, shift
 
@@ -111,7 +112,8 @@ class MeasuredNetwork:
             white, smooth = _noise(module, self._in_type, input_size)
         else:
             white = smooth = _batch(images, self._in_type)
-        first = _Argument(white, self._in_type, is_image=True, is_wrapped=is_wrapped or _takes_fields(module))
+        takes_fields = isinstance(first_module(module), EquivariantModule)
+        first = _Argument(white, self._in_type, is_image=True, is_wrapped=is_wrapped or takes_fields)
         rest = [_argument_beside(white, value, space, number) for number, value in enumerate(others, start=1)]
         self._image = PixelGrid.of_image(*white.shape[2:])
         self._white, self._smooth = [first, *rest], [replace(first, value=smooth), *rest]
@@ -208,13 +210,6 @@ def _input_type(network: nn.Module, given: Any, name: str) -> FieldType:
     if isinstance(network, EquivariantModule) and isinstance(own, FieldType) and own != in_type:
         raise ValueError(f"{name}: the fields must be those of the module, {own}, got {in_type}")
     return in_type
-
-
-def _takes_fields(network: nn.Module) -> bool:
-    """Return whether the forward pass of a network takes a GeometricTensor, as those of escnn's modules do."""
-    while isinstance(network, nn.Sequential) and len(network):
-        network = network[0]
-    return isinstance(network, EquivariantModule)
 
 
 def _batch(data: Any, in_type: FieldType) -> Tensor:

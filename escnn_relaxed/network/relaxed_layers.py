@@ -107,6 +107,13 @@ def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = No
     return copy.deepcopy(network, {**memo, **(replacements or {})})
 
 
+def first_module(network: nn.Module) -> nn.Module:
+    """Return the module that takes the input of a network, as far as sequences say which it is."""
+    while isinstance(network, nn.Sequential) and len(network):
+        network = network[0]
+    return network
+
+
 def tensor_of(value: Any, name: str) -> Tensor:
     """Return the tensor of a tensor or a GeometricTensor."""
     tensor = value.tensor if isinstance(value, GeometricTensor) else value

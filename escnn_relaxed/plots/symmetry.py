@@ -38,10 +38,8 @@ def plot_symmetry_profile(profiles: SymmetryProfile | Mapping[str, SymmetryProfi
         >>> [label.get_text() for label in plot_symmetry_profile(profile).get_yticklabels()]
         ['rotation 90°', 'rotation 180°', 'rotation 270°']
     """
-    named = by_label("profiles", profiles)
+    named = by_label("profiles", profiles, SymmetryProfile, "symmetry_profile")
     for label, profile in named.items():
-        if not isinstance(profile, SymmetryProfile):
-            raise TypeError(f"profiles: {label!r} must be of symmetry_profile, got {profile!r}")
         if not profile.network:
             raise ValueError(f"profiles: {label!r} must be of a network whose layers know the same elements")
     names = list(dict.fromkeys(row.name for profile in named.values() for row in profile.network))
@@ -92,10 +90,8 @@ def plot_robustness(reports: RobustnessReport | Mapping[str, RobustnessReport], 
         >>> axes.lines[0].get_ydata().tolist()
         [97.0, 42.0, 97.0]
     """
-    named = by_label("reports", reports)
+    named = by_label("reports", reports, RobustnessReport, "robustness_report")
     for label, report in named.items():
-        if not isinstance(report, RobustnessReport):
-            raise TypeError(f"reports: {label!r} must be of robustness_report, got {report!r}")
         if all(row.subgroup == "translation" for row in report.rows):
             raise ValueError(f"reports: {label!r} has no rotation or reflection, its rows are {list(report.rows)}")
     axes = new_axes(axes, 2.4)
