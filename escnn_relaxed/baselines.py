@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from escnn.nn import FieldType
+from escnn.nn import FieldType, R2Conv
 from torch import Tensor, nn
 
 from .checks import check_bool, check_module, check_positive
@@ -33,22 +33,23 @@ from .kernel.partial import PartialKernel, check_narrowing
 from .kernel.residual import ResidualKernel
 from .kernel.strict import StrictKernel
 from .kernel.weighted import WeightedKernel
-from .layer.arguments import check_kernel, check_keywords
+from .layer.arguments import Softening, check_field_types, check_kernel, check_keywords, checked_geometry
+from .layer.convolution import RelaxedConvolution
 from .layer.relaxed_r2conv import RelaxedR2Conv
+from .on_escnn.sampled_basis import built_on_the_cpu
 
 __all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv", "free_weight_penalty"]
 
+_GEOMETRY = ("stride", "dilation", "padding_mode", "groups")
+_BASIS = ("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter")
 # The arguments of a strict layer that follow the padding.
-STRICT_KEYWORDS = (
-    *("stride", "dilation", "padding_mode", "groups", "bias"),
-    *("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter"),
-    *("initialize", "samples", "kernel"),
-)
+STRICT_KEYWORDS = (*_GEOMETRY, "bias", *_BASIS, "initialize", "samples", "kernel")
 
 
-class _Baseline(RelaxedR2Conv):
+class _Baseline(RelaxedConvolution):
     """A convolution of the plane with a kernel that relaxes a strict one in some way."""
 
+    @built_on_the_cpu
     def __init__(
         self,
         way: Callable[..., Kernel],
@@ -60,15 +61,27 @@ class _Baseline(RelaxedR2Conv):
         keywords: Mapping[str, Any],
     ) -> None:
         check_keywords(type(self).__name__, keywords, STRICT_KEYWORDS, "beside its own")
+        check_field_types(in_type, out_type)
         strict = keywords.get("kernel")
         check_kernel(strict)
         kernel = partial(way, strict=StrictKernel if strict is None else strict)
-        options = {**keywords, "relax": None, "initial_softness": softness, "kernel": kernel}
-        super().__init__(in_type, out_type, kernel_size, padding, **options)
+        shared = kernel_size, padding, *(keywords.get(name, 1) for name in ("stride", "dilation", "groups"))
+        super().__init__(
+            in_type,
+            out_type,
+            checked_geometry(in_type, out_type, keywords.get("padding_mode", "zeros"), *shared),
+            keywords.get("bias", True),
+            {name: value for name, value in keywords.items() if name in _BASIS},
+            keywords.get("initialize", True),
+            Softening(None, initial_softness=softness, samples=keywords.get("samples"), kernel=kernel),
+        )
 
     def make_strict(self) -> None:
         """Set the soft weights to 0 in place; training may relax the layer again."""
         self.kernel.make_strict()
+
+
+R2Conv.register(_Baseline)
 
 
 class PartialR2Conv(_Baseline):
@@ -224,7 +237,7 @@ class WeightedR2Conv(_Baseline):
         return self.kernel.group_weights()
 
 
-LAYERS: dict[str, Callable[..., RelaxedR2Conv]] = {
+LAYERS: dict[str, Callable[..., RelaxedConvolution]] = {
     "relaxed": RelaxedR2Conv,
     "partial": PartialR2Conv,
     "residual": ResidualR2Conv,

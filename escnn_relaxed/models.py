@@ -17,6 +17,7 @@ from .checks import check_choice, check_integer
 from .continuous import ContinuousKernel, KernelNet, SirenKernel, draw_samples
 from .kernel.domain_frequency import Frequency
 from .layer.arguments import check_kernel
+from .layer.convolution import RelaxedConvolution
 from .layer.relaxed_r2conv import RelaxedR2Conv
 from .network.export import export_network
 from .network.plain_modules import FieldMaximum, Residual
@@ -157,20 +158,20 @@ class _Convolutions:
         self._strict["relax"] = None
         if layer == "relaxed" or relax != "default":
             self._options["relax"] = relax
-        self._layer: Callable[..., RelaxedR2Conv] = RelaxedR2Conv if relax is None else LAYERS[layer]
+        self._layer: Callable[..., RelaxedConvolution] = RelaxedR2Conv if relax is None else LAYERS[layer]
 
-    def wide(self, in_type: FieldType, out_type: FieldType, padding: int = KERNEL_SIZE // 2) -> RelaxedR2Conv:
+    def wide(self, in_type: FieldType, out_type: FieldType, padding: int = KERNEL_SIZE // 2) -> RelaxedConvolution:
         """Return a convolution of 7×7."""
         kernel = self._with_net(_PublishedSiren)
         return self._layer(in_type, out_type, KERNEL_SIZE, padding, **{**self._options, "kernel": kernel})
 
-    def lifting(self, in_type: FieldType, out_type: FieldType, size: int) -> RelaxedR2Conv:
+    def lifting(self, in_type: FieldType, out_type: FieldType, size: int) -> RelaxedConvolution:
         """Return the convolution from images to fields; images live on no group of which a kernel could be partial."""
         if self._layer is PartialR2Conv:
             return RelaxedR2Conv(in_type, out_type, size, size // 2, **self._strict)
         return self._layer(in_type, out_type, size, size // 2, **self._options)
 
-    def shortcut(self, in_type: FieldType, out_type: FieldType) -> RelaxedR2Conv:
+    def shortcut(self, in_type: FieldType, out_type: FieldType) -> RelaxedConvolution:
         """Return a strict map from fields to fields at each position."""
         kernel = self._with_net(_PublishedPointwiseSiren, part=2)
         return RelaxedR2Conv(in_type, out_type, 1, **{**self._strict, "kernel": kernel})

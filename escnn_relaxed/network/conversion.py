@@ -16,7 +16,6 @@ from torch.nn.utils import parametrize
 from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
-from ..kernel.strict import RelaxingKernel
 from ..layer.arguments import SOFTENING, check_keywords, check_softness
 from ..layer.relaxed_layer import RelaxedLayer
 from ..on_escnn.sampled_basis import as_escnn_builds
@@ -136,9 +135,8 @@ def _can_be_relaxed(module: nn.Module, softening: Mapping[str, Any]) -> TypeGuar
     if isinstance(module, Linear) and softening.get("relax") and not _without_translation(softening["relax"]):
         return False
     if isinstance(module, RelaxedLayer):
-        # No soft part replaces that of the layers of `baselines`.
-        is_strict = not module.relaxed_subgroups and module.kernel.basis is not None
-        return is_strict and isinstance(module, Relaxed) and not isinstance(module.kernel, RelaxingKernel)
+        # Layers of `baselines` count as escnn's, and no soft part replaces theirs.
+        return isinstance(module, Relaxed) and not module.relaxed_subgroups and module.kernel.basis is not None
     return isinstance(module, tuple(RELAXED_FORMS))
 
 
