@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_integer, check_mapping, check_not_negative, check_positive
+from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
 from ..network.relaxed_layers import (
+    copy_network,
     count_inputs,
     first_input,
     in_eval_mode,
@@ -25,7 +27,7 @@ from ..network.relaxed_layers import (
 from ..torch_modes import full_precision
 from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import Likelihood
-from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point, posterior
+from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point, posterior, posterior_draws
 from .soft_gradients import (
     gradients,
     joined_over_processes,
@@ -204,6 +206,40 @@ class SoftnessEvidence:
         # Outputs count in full: the weight of a network whose errors go together is small, and would favour it.
         weight = self._likelihood.weight
         return -self.observations * mean / weight - posterior(self._present(), 1 / weight)[1]
+
+    @torch.no_grad()
+    def symmetry_profile(self, draws: int = 100) -> SymmetryProfile:
+        """Return how far each element of the group moves the kernels, with the error that the data leave.
+
+        It is :func:`~escnn_relaxed.measure.symmetry_profile`, beside whose ‖hK − K‖ / ‖K‖ stands the root mean square
+        by which it changes over draws of the soft weights from their posterior N(α, Σ). An element whose error is no
+        more than a few of these may be kept. Weights of the strict part stay as they are.
+
+        Args:
+            draws: their number.
+
+        Raises:
+            RuntimeError: before the first update.
+            ValueError: where no layer has a group with more than the identity.
+        """
+        self._collect()
+        self._check_updated("symmetry_profile")
+        draws = check_integer("draws", draws, 1)
+        if not self._groups:
+            return symmetry_profile(self.network)  # nothing is soft, so that nothing is open
+        profile, drawn = symmetry_profile(self.network), copy_network(self.network)
+        entries = [entry for group in soft_groups(drawn) for entry in group.weights.entries]
+        start = [parameter.view(-1)[places] for parameter, places in entries]
+        errors = torch.tensor([row.error for row in profile.rows], dtype=torch.float64)
+        squares = torch.zeros_like(errors)
+        for change in posterior_draws(self._present(), draws, self._generator):
+            parts = change.split([len(values) for values in start])
+            for (parameter, places), values, part in zip(entries, start, parts, strict=True):
+                parameter.view(-1)[places] = values + part.to(values)
+            squares += (errors.new_tensor([row.error for row in symmetry_profile(drawn).rows]) - errors).square()
+        deviations = (squares / draws).sqrt().tolist()
+        rows = (replace(row, deviation=each) for row, each in zip(profile.rows, deviations, strict=True))
+        return replace(profile, rows=tuple(rows))
 
     @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
