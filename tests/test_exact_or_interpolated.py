@@ -197,6 +197,32 @@ def test_corners_that_turn_out_of_the_image_do_not_count() -> None:
         assert row.resampling <= ROUNDING
 
 
+class Branches(nn.Module):
+    """Two strides that leave maps of one size, the first about the centre of an even image, the second beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        fields = small.field_type("D4", "regular")
+        self.centred, self.beside, self.after = (
+            build(fields, fields, size, relax=None, **place)
+            for size, place in ((2, {"stride": 2}), (3, {"stride": 2, "padding": 1}), (1, {}))
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        first = self.centred(self.centred.in_type(features))
+        self.beside(self.beside.in_type(features))
+        # No module: what lies where is passed on by functions, from the first of equal sizes too.
+        lists = torch.chunk(first.tensor.relu(), 2)
+        return self.after(first.type(torch.cat([2 * part for part in lists]) + 1)).tensor
+
+
+def test_branches_of_one_size_and_other_centres_are_told_apart() -> None:
+    rows = equivariance_error(Branches(), 8, layer="after").rows
+    assert len(rows) == 7
+    assert max(row.error for row in rows) <= ROUNDING
+    assert min(row.error for row in equivariance_error(Branches(), 8, layer="beside").interpolated) > 1e-3
+
+
 def test_functions_that_change_the_size_keep_the_centre() -> None:
     class Doubled(nn.Module):
         def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,6 +19,8 @@ from escnn.nn import (
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..group.points import image_axes
 from ..integral.geometry import Geometry, TransposedGeometry
@@ -61,8 +63,8 @@ def outputs(
     hooks = [module.register_forward_hook(grids.follow) for module in modules.values()]
     hooks += [modules[name].register_forward_hook(keep(name)) for name in names]
     try:
-        # The hooks are not for compilation.
-        with torch.compiler.set_stance("force_eager"):
+        # A compiled module would hide functions from the grids, and the hooks are not for compilation.
+        with torch.compiler.set_stance("force_eager"), grids:
             network(*arguments)
     finally:
         for hook in hooks:
@@ -83,19 +85,20 @@ def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTenso
     raise TypeError(f"output: it must be a tensor or a GeometricTensor, {source} a {type(picked).__name__}{hint}")
 
 
-class _Grids:
-    """The grids of the feature maps of a forward pass, by size: of each size that of the last map."""
+class _Grids(TorchFunctionMode):
+    """The grids of the tensors of a forward pass, passed on by all functions of torch while it is entered."""
 
     def __init__(self, image: Tensor) -> None:
+        super().__init__()
         self.dimension = image.dim() - 2
         self.passed: list[PixelGrid] = []
         self.is_torus = True
-        self._last = PixelGrid.of_image(*self._size(image))
-        self._known = {self._last.size: self._last}
+        self._image = PixelGrid.of_image(*self._size(image))
+        self._known: MutableMapping[Tensor, PixelGrid] = WeakTensorKeyDictionary()
+        self._known[image] = self._image
 
-    def __getitem__(self, features: Tensor) -> PixelGrid:
-        size = self._size(features)
-        return self._known.get(size) or self._last.resized(size)
+    def __getitem__(self, tensor: Tensor) -> PixelGrid:
+        return self._known.get(tensor) or self._image.resized(self._size(tensor))
 
     def is_map(self, value: Any) -> bool:
         """Return whether a value is a feature map (batch, C, …) with the dimensions of the image."""
@@ -105,20 +108,36 @@ class _Grids:
         """Take down where a module puts its output: a forward hook."""
         if not (inputs and self.is_map(inputs[0]) and self.is_map(output)):
             return
-        source, size = self[_tensor(inputs[0])], self._size(_tensor(output))
-        slid = _slid(module, source, size)
-        if slid is not None:
-            self._last, is_torus = slid
-            self.passed.append(self._last)
-            self.is_torus = self.is_torus and is_torus
-        elif size in self._known:
-            return
+        source, target = _tensor(inputs[0]), _tensor(output)
+        slid = _slid(module, self[source], self._size(target))
+        if slid is None:
+            # The module may take maps apart inside, where functions of torch do not see the whole.
+            self._inherit([source], target)
         else:
-            self._last = source.resized(size)
-        self._known[size] = self._last
+            self._known[target], is_torus = slid
+            self.passed.append(self._known[target])
+            self.is_torus = self.is_torus and is_torus
 
-    def _size(self, features: Tensor) -> tuple[int, ...]:
-        return tuple(features.shape[-self.dimension :])
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        made = list(_tensors_in(result))
+        if made:
+            sources = list(_tensors_in((args, tuple((kwargs or {}).values()))))
+            for tensor in made:
+                self._inherit(sources, tensor)
+        return result
+
+    def _inherit(self, sources: Sequence[Tensor], result: Tensor) -> None:
+        """Put a new tensor where those that it was made of lie, first of all one of its own size."""
+        known = [source for source in sources if source in self._known]
+        if result.dim() < 2 + self.dimension or result in self._known or not known:
+            return
+        size = self._size(result)
+        alike = (source for source in known if self._size(source) == size)
+        self._known[result] = self._known[next(alike, known[0])].resized(size)
+
+    def _size(self, tensor: Tensor) -> tuple[int, ...]:
+        return tuple(tensor.shape[-self.dimension :])
 
 
 def _slid(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> tuple[PixelGrid, bool] | None:
@@ -159,3 +178,12 @@ def _slid(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> tuple[Pi
 def _tensor(value: Tensor | GeometricTensor) -> Tensor:
     tensor: Tensor = value.tensor if isinstance(value, GeometricTensor) else value
     return tensor
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors among arguments or results of a function, in nested tuples and lists too."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _tensors_in(part)
