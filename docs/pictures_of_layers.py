@@ -208,7 +208,7 @@ def symmetry_profile_in_space() -> Figure:
         "soft": symmetry_profile(layer_of_volumes(keep=None)),
         'soft, keep="SO(2)"': symmetry_profile(layer_of_volumes(keep="SO(2)")),
     }
-    return plot_symmetry_profile(profiles)[0].figure
+    return plot_symmetry_profile(profiles).figure
 
 
 def layer_of_positions(size: int, frequency: float, **options: object) -> RelaxedR2Conv:

@@ -102,7 +102,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
 RESULTS = ("EquivarianceReport", "ErrorRow")
 RESULTS += ("EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial", "LayerSummary", "RelaxationSummary")
 RESULTS += ("TrainingTrial", "TrainingTrials", "PoseReport", "PoseRow")
-RESULTS += ("ProfileRow", "SymmetryProfile", "RobustnessOfSubgroup", "RobustnessReport", "RobustnessRow")
+RESULTS += ("ProfileRow", "SymmetryProfile", "RobustnessReport", "RobustnessRow")
 
 BAD: dict[str, Any] = {
     "None": None,

@@ -15,8 +15,9 @@ Example:
 """
 
 from .evidence import SoftnessEvidence
-from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
 from .frequency_parameters import frequency_penalty, parameter_groups, share_domain_frequency
+from .hardening import HardeningReport, HardeningTrial
+from .posterior import EvidenceRow, EvidenceTable
 from .training_trials import TrainingTrial, TrainingTrials, which_softness_helps
 
 __all__ = [

@@ -16,20 +16,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_integer, check_mapping, check_not_negative, check_positive
 from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
-from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
-from ..torch_modes import full_precision
-from .evidence_table import EvidenceRow, EvidenceTable, HardeningReport
-from .hardening import harden_by_trials
-from .likelihoods import Likelihood
-from .posterior import Learned, fisher_rows, fixed_point, posterior, posterior_draws
-from .soft_gradients import (
+from ..network.relaxed_layers import (
+    copy_network,
     count_inputs,
-    gradients,
+    first_input,
+    in_eval_mode,
     input_chunks,
+    relaxed_layers,
+)
+from ..torch_modes import full_precision
+from .hardening import HardeningReport, harden_by_trials
+from .likelihoods import Likelihood
+from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point, posterior, posterior_draws
+from .soft_gradients import (
+    gradients,
     joined_over_processes,
-    mean_over_processes,
     output_of,
-    plain,
     soft_groups,
     taken,
 )
@@ -202,7 +204,7 @@ class SoftnessEvidence:
         if not self._groups:
             return
         likelihood = Likelihood(self.likelihood)
-        with in_eval_mode(self.network), full_precision(plain(next(input_chunks(inputs, count))[0], "inputs")):
+        with in_eval_mode(self.network), full_precision(first_input(inputs)):
             rows = self._fisher(likelihood, inputs, targets)
         sizes = [group.size for group in self._groups]
         squares = [float(part.square().sum()) for part in self._weights().detach().cpu().double().split(sizes)]
@@ -238,7 +240,7 @@ class SoftnessEvidence:
             RuntimeError: before the first update.
         """
         self._check_updated("log_evidence")
-        mean, _ = mean_over_processes(self._losses(inputs, targets))
+        mean = float(joined_over_processes(self._losses(inputs, targets)).mean())
         # Outputs count in full: the weight of a network whose errors go together is small, and would favour it.
         weight = self._likelihood.weight
         return -self.observations * mean / weight - posterior(self._present(), 1 / weight)[1]
@@ -384,7 +386,7 @@ class SoftnessEvidence:
             if targets is None:
                 raise ValueError("targets must be given where likelihood='gaussian': they say how large the noise is")
             with torch.no_grad():
-                likelihood.fit(mean_over_processes(self._losses(inputs, targets, likelihood))[0])
+                likelihood.fit(float(joined_over_processes(self._losses(inputs, targets, likelihood)).mean()))
         rows = self._gradients(likelihood, inputs)
         if targets is not None and likelihood.is_weighted:
             rows = likelihood.weighted(rows, self._gradients(likelihood, inputs, targets))

@@ -4,18 +4,80 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from ..kernel.kernel import joint
+from ..measure.reports import Report
 from ..network.relaxed_layers import relaxed_layers
-from .evidence_table import HardeningReport, HardeningTrial
 from .posterior import Learned, posterior
-from .soft_gradients import SoftGroup, mean_over_processes, soft_groups
+from .soft_gradients import SoftGroup, joined_over_processes, mean_and_error, soft_groups
 
 # Softness stays where it gains more than this many times its Occam factor, since other weights have counted on it and
 # do not adapt in a trial, and at odds of 20 to 1. Where nothing needs it, the rise is up to two Occam factors.
 _COUNTED_ON, ODDS = 2.0, math.log(20)
+
+
+@dataclass(frozen=True)
+class HardeningTrial:
+    """A subgroup that was made strict for a trial, and whether it stays so.
+
+    Attributes:
+        subgroup: the subgroup, or several that the layers can be strict in only together.
+        layers: names of the layers.
+        weights: n, the number of soft weights that go, those of functions of several subgroups with them.
+        determined: γ, the number of them that the data determine.
+        occam_factor: by how much log p(data) falls for having these weights where they fit nothing better.
+        needed: the rise that softness has to be worth: twice the Occam factor and log 20.
+        rise: the rise Δ that was found: by how much the negative log likelihood of all observations is higher where the
+            layers are strict.
+        error: its standard error, by the spread over the inputs.
+        is_hardened: whether the layers stay strict, since the rise less its error is not above the one that is needed.
+
+    Example:
+        >>> HardeningTrial("rotation", ("a", "b"), 40, 3.5, 12.0, 27.0, 3.0, 1.0, True).cells()
+        ('rotation', '2 layers', '40', '3.5', '12.0', '27.0', '3.0 ± 1.0', 'strict')
+    """
+
+    subgroup: str
+    layers: tuple[str, ...]
+    weights: int
+    determined: float
+    occam_factor: float
+    needed: float
+    rise: float
+    error: float
+    is_hardened: bool
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as text."""
+        where = self.layers[0] if len(self.layers) == 1 else f"{len(self.layers)} layers"
+        numbers = f"{self.determined:.1f}", f"{self.occam_factor:.1f}", f"{self.needed:.1f}"
+        found = f"{round(self.rise, 1) + 0.0:.1f} ± {self.error:.1f}"
+        return (self.subgroup, where, f"{self.weights}", *numbers, found, "strict" if self.is_hardened else "soft")
+
+
+class HardeningReport(tuple[HardeningTrial, ...], Report):
+    """A tuple of a row for each trial, in their order; its text is a table.
+
+    Softness stays where the rise Δ that was found, less its error, is above the one that is needed.
+
+    Example:
+        >>> trial = HardeningTrial(
+        ...     "rotation", ("first", "second"), 40, 31.5, 14.0, 31.0, 351.0, 20.0, False
+        ... )
+        >>> print(HardeningReport((trial,)))
+        subgroup  where     weights n  determined γ  Occam factor  needed Δ  found Δ       result
+        rotation  2 layers  40         31.5          14.0          31.0      351.0 ± 20.0  soft
+    """
+
+    _header = ("subgroup", "where", "weights n", "determined γ", "Occam factor", "needed Δ", "found Δ", "result")
+
+    @property
+    def rows(self) -> tuple[HardeningTrial, ...]:
+        """The rows, as of other reports: subgroups in all layers, and those that stay soft in each layer alone."""
+        return tuple(self)
 
 
 def harden_by_trials(
@@ -31,9 +93,8 @@ def harden_by_trials(
     """
     layers, trials, before = relaxed_layers(network), list[HardeningTrial](), losses()
 
-    def attempt(subgroups: frozenset[str], groups: Sequence[SoftGroup]) -> bool:
-        """Harden the layers of some groups unless that costs too much, and return whether they stay strict."""
-        nonlocal before
+    def attempt(subgroups: frozenset[str], groups: Sequence[SoftGroup], before: Tensor) -> Tensor:
+        """Harden the layers of some groups unless that costs too much, note it, and return the losses after it."""
         names = tuple(dict.fromkeys(name for group in groups for name in group.layers))
         known = {name: layers[name].hardened for name in names}
         gone = [group.key for group in groups]
@@ -45,17 +106,16 @@ def harden_by_trials(
             for name in names:
                 layers[name].harden(*subgroups)
             after = losses()
-            rise, error = (observations * value for value in mean_over_processes(after - before))
+            rise, error = (observations * value for value in mean_and_error(joined_over_processes(after - before)))
             is_kept = rise - error <= needed
         finally:
             if not is_kept:
                 for name, hardened in known.items():
                     layers[name].hardened = hardened
-        before = after if is_kept else before
         size, determined = sum(group.size for group in groups), sum(learned[key].determined for key in gone)
         said = ", ".join(joint(tuple(subgroups)))
         trials.append(HardeningTrial(said, names, size, determined, occam_factor, needed, rise, error, is_kept))
-        return is_kept
+        return after if is_kept else before
 
     def going(subgroups: frozenset[str]) -> list[SoftGroup]:
         """Return the groups that go where all layers become strict in some subgroups."""
@@ -70,11 +130,13 @@ def harden_by_trials(
     choices = dict.fromkeys(of.subgroups for of in weights if of.needs_all or len(of.subgroups) == 1)
     for subgroups in sorted(choices, key=lambda choice: gamma_per_weight(going(choice))):
         groups = going(subgroups)
-        # There are none where all of them have gone with several subgroups together.
-        if not groups or attempt(subgroups, groups):
-            continue
+        if not groups:
+            continue  # all of them have gone with several subgroups together
+        before = attempt(subgroups, groups, before)
         names = dict.fromkeys(group.layer for group in groups)
+        if trials[-1].is_hardened or len(names) == 1:
+            continue
         parts = [[group for group in groups if group.layer == name] for name in names]
-        for part in sorted(parts, key=gamma_per_weight) if len(parts) > 1 else ():
-            attempt(subgroups, part)
+        for part in sorted(parts, key=gamma_per_weight):
+            before = attempt(subgroups, part, before)
     return HardeningReport(tuple(trials))

@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..checks import check_bool, check_choice, check_integer, check_not_negative, check_positive
-from ..measure.monitoring import relaxation_scalars
+from ..measure.summary import relaxation_scalars
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
 from .likelihoods import LIKELIHOODS
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor, distributed, nn
 
 from ..kernel.kernel import WeightGroup
 from ..layer.relaxed_layer import RelaxedLayer
-from ..network.relaxed_layers import relaxed_layers
+from ..network.relaxed_layers import count_inputs, first_module, input_chunks, relaxed_layers, tensor_of
 from .layer_gradients import LayerCall, layer_gradients
 
 
@@ -69,44 +68,13 @@ def soft_groups(network: nn.Module) -> list[SoftGroup]:
     return groups
 
 
-def plain(value: Any, name: str) -> Tensor:
-    """Return the tensor of a tensor or a GeometricTensor."""
-    tensor = value.tensor if isinstance(value, GeometricTensor) else value
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a tensor or a GeometricTensor, got {type(value).__name__}")
-    return tensor
-
-
 def output_of(network: nn.Module, arguments: tuple[Any, ...]) -> Tensor:
     """Return the output of a network as a tensor; a plain batch becomes the fields that a sequence or a layer takes."""
-    first: Any = network
-    while isinstance(first, nn.Sequential) and len(first):
-        first = first[0]
+    first: Any = first_module(network)
     takes_fields = type(first).forward is SequentialModule.forward or isinstance(first, RelaxedLayer)
     batch, *others = arguments
     given = first.in_type(batch) if takes_fields and isinstance(batch, Tensor) else batch
-    return plain(network(given, *others), "network: its output")
-
-
-def count_inputs(inputs: Any) -> int:
-    """Return the number of inputs in a batch, or in a tuple of all arguments of a network that starts with one."""
-    if isinstance(inputs, tuple) and not inputs:
-        raise ValueError("inputs must have a batch, got an empty tuple")
-    return len(plain(inputs[0] if isinstance(inputs, tuple) else inputs, "inputs"))
-
-
-def input_chunks(inputs: Any, size: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the arguments of a network for so many inputs at a time; what is no batch of them is in each."""
-    count = count_inputs(inputs)
-
-    def part(value: Any, start: int) -> Any:
-        if isinstance(value, GeometricTensor):
-            return value.type(part(value.tensor, start))
-        is_batch = isinstance(value, Tensor) and value.dim() > 0 and len(value) == count
-        return value[start : start + size] if is_batch else value
-
-    for start in range(0, count, size):
-        yield tuple(part(value, start) for value in (inputs if isinstance(inputs, tuple) else (inputs,)))
+    return tensor_of(network(given, *others), "network: its output")
 
 
 def gradients(
@@ -161,25 +129,16 @@ def gradients(
     return [found[id(parameter)] for parameter in parameters]
 
 
-def mean_over_processes(values: Tensor) -> tuple[float, float]:
-    """Return the mean over the inputs of all processes, and its standard error."""
-    sums = torch.stack([torch.ones_like(values), values, values.square()]).sum(1)
-    if has_processes():
-        distributed.all_reduce(sums)
-    count, first, second = sums.tolist()
-    mean = first / count
-    return mean, math.sqrt(max(second / count - mean**2, 0.0) / count)
+def mean_and_error(values: Tensor) -> tuple[float, float]:
+    """Return the mean of values, and its standard error by their spread."""
+    return float(values.mean()), float(values.std(correction=0)) / len(values) ** 0.5
 
 
 def joined_over_processes(rows: Tensor) -> Tensor:
-    """Return the rows of all processes, one after the other."""
-    if not has_processes():
+    """Return the rows of all processes, one after the other; of several in main memory."""
+    if not (distributed.is_available() and distributed.is_initialized()):
         return rows
     of_all = [rows] * distributed.get_world_size()
-    distributed.all_gather_object(of_all, rows)
+    # Each process has a device of its own.
+    distributed.all_gather_object(of_all, rows.cpu())
     return torch.cat(of_all)
-
-
-def has_processes() -> bool:
-    """Whether several processes train together."""
-    return distributed.is_available() and distributed.is_initialized()

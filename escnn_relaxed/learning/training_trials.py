@@ -13,7 +13,7 @@ from ..checks import SUBGROUPS, check_callable, check_integer, check_module, che
 from ..kernel.kernel import joint
 from ..measure.reports import Report
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
-from .soft_gradients import joined_over_processes
+from .soft_gradients import joined_over_processes, mean_and_error
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def which_softness_helps(
         found = {name: trained(joint(hardened, (name,))) for name in left}
         for name, (_, after) in found.items():
             rises = joined_over_processes(after - before)
-            rise, error = float(rises.mean()), float(rises.std(correction=0)) / len(rises) ** 0.5
+            rise, error = mean_and_error(rises)
             helps = rise > max(errors * error, math.log(odds) / len(rises))
             rows.append(TrainingTrial(name, hardened, rise, error, helps))
         row = min(rows[-len(left) :], key=lambda row: row.rise)

@@ -4,11 +4,10 @@ A wrong argument raises a ``TypeError`` or a ``ValueError`` that names it.
 """
 
 from .equivariance import equivariance_error
-from .monitoring import relaxation_scalars
 from .poses import PoseReport, PoseRow, pose_test, symmetry_verdict
 from .reports import EquivarianceReport, ErrorRow
-from .robustness import RobustnessOfSubgroup, RobustnessReport, RobustnessRow, robustness_report
-from .summary import LayerSummary, RelaxationSummary, relaxation_summary
+from .robustness import RobustnessReport, RobustnessRow, robustness_report
+from .summary import LayerSummary, RelaxationSummary, relaxation_scalars, relaxation_summary
 from .symmetry_profile import ProfileRow, SymmetryProfile, symmetry_profile
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "PoseRow",
     "ProfileRow",
     "RelaxationSummary",
-    "RobustnessOfSubgroup",
     "RobustnessReport",
     "RobustnessRow",
     "SymmetryProfile",

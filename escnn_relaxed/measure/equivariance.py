@@ -7,7 +7,7 @@ interpolation alone costs. Volumes are measured by the same code. Definitions: d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from escnn.group import GroupElement
@@ -95,8 +95,8 @@ def equivariance_error(
     """
     network = MeasuredNetwork(module, input_size, data, in_type, out_type, (layer,), output)
     with in_eval_mode(module):
-        passes = _passes(network, elements, angles, shifts)
-        return EquivarianceReport(layer, tuple(_row(passed, layer, network) for passed in passes))
+        rows = tuple(_row(passed, layer, network) for passed in network.passes(elements, angles, shifts))
+    return EquivarianceReport(layer, rows)
 
 
 @torch.no_grad()
@@ -113,16 +113,6 @@ def largest_exact_errors(
                 if passed.kind(name) == "exact" and (found.grid is None or found.field_type):
                     largest[name] = max(_row(passed, name, network).error, largest.get(name, 0.0))
     return largest
-
-
-def _passes(
-    network: MeasuredNetwork, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
-) -> Iterator[Pass]:
-    """Yield the outputs under each isometry, of which there must be one."""
-    isometries = network.isometries(elements, angles, shifts)
-    if not isometries:
-        raise ValueError(f"nothing to measure: {network.space.name} gives no elements; name angles or shifts")
-    yield from map(network.transformed, isometries)
 
 
 def _row(passed: Pass, name: str, network: MeasuredNetwork) -> ErrorRow:

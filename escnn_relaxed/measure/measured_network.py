@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..checks import check_callable, check_integer, check_module, check_sequence, check_size, is_number
 from ..layer.arguments import check_field_type
 from ..layer.relaxed_layer import RelaxedLayer
+from ..network.relaxed_layers import first_module
 from .forward_probe import ModuleOutput, Output, outputs
 from .isometry import Isometry, PixelGrid, isometries_of, moved, on_fibers, rotation, shift
 
@@ -111,7 +112,8 @@ class MeasuredNetwork:
             white, smooth = _noise(module, self._in_type, input_size)
         else:
             white = smooth = _batch(images, self._in_type)
-        first = _Argument(white, self._in_type, is_image=True, is_wrapped=is_wrapped or _takes_fields(module))
+        takes_fields = isinstance(first_module(module), EquivariantModule)
+        first = _Argument(white, self._in_type, is_image=True, is_wrapped=is_wrapped or takes_fields)
         rest = [_argument_beside(white, value, space, number) for number, value in enumerate(others, start=1)]
         self._image = PixelGrid.of_image(*white.shape[2:])
         self._white, self._smooth = [first, *rest], [replace(first, value=smooth), *rest]
@@ -126,6 +128,15 @@ class MeasuredNetwork:
                 raise TypeError(f"angles must be finite numbers in radians, got {angle!r}")
             isometries.append(rotation(angle, self.space.dimensionality))
         return isometries + [self._shift(pair) for pair in check_sequence("shifts", shifts, "tuples of pixels")]
+
+    def passes(
+        self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
+    ) -> Iterator[Pass]:
+        """Yield the outputs under each isometry that is asked for, of which there must be one."""
+        isometries = self.isometries(elements, angles, shifts)
+        if not isometries:
+            raise ValueError(f"nothing to measure: {self.space.name} gives no elements; name angles or shifts")
+        yield from map(self.transformed, isometries)
 
     def _shift(self, pixels: Any) -> Isometry:
         sides = self._image.size
@@ -147,14 +158,6 @@ class MeasuredNetwork:
             )
         return fields
 
-    def inputs(self) -> dict[str, GeometricTensor]:
-        """Return the inputs of the modules, of those that are called with a GeometricTensor."""
-        return {name: found.input for name, found in self._whole.items() if found.input is not None}
-
-    def outputs_as_they_are(self) -> dict[str, ModuleOutput]:
-        """Return the outputs of the modules for the input itself."""
-        return self._whole
-
     def transformed(self, isometry: Isometry) -> Pass:
         """Run the network before an isometry, after it, and after it and its inverse."""
         on_torus = isometry.subgroup == "translation"
@@ -171,13 +174,14 @@ class MeasuredNetwork:
         """Return the arguments on which an isometry is measured, and the network's outputs to them."""
         if not isometry.keeps_axes:
             return self._faded
-        if isometry.subgroup != "translation" or _are_on_torus(self._whole):
-            return self._white, self._whole
+        if isometry.subgroup != "translation" or _are_on_torus(self.whole):
+            return self._white, self.whole
         kept = [a.with_pixels(lambda image: _inside_after_shift(image, isometry.pixels)) for a in self._white]
         return kept, self._outputs(kept)
 
     @cached_property
-    def _whole(self) -> dict[str, ModuleOutput]:
+    def whole(self) -> dict[str, ModuleOutput]:
+        """The outputs of the modules for the input itself."""
         return self._outputs(self._white)
 
     @cached_property
@@ -206,13 +210,6 @@ def _input_type(network: nn.Module, given: Any, name: str) -> FieldType:
     if isinstance(network, EquivariantModule) and isinstance(own, FieldType) and own != in_type:
         raise ValueError(f"{name}: the fields must be those of the module, {own}, got {in_type}")
     return in_type
-
-
-def _takes_fields(network: nn.Module) -> bool:
-    """Return whether the forward pass of a network takes a GeometricTensor, as those of escnn's modules do."""
-    while isinstance(network, nn.Sequential) and len(network):
-        network = network[0]
-    return isinstance(network, EquivariantModule)
 
 
 def _batch(data: Any, in_type: FieldType) -> Tensor:

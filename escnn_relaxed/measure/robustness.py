@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import torch
 from escnn.group import GroupElement
-from escnn.nn import FieldType, GeometricTensor
+from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..checks import SUBGROUPS, check_integer, check_module
-from ..network.relaxed_layers import in_eval_mode
+from ..network.relaxed_layers import count_inputs, in_eval_mode, input_chunks
 from .forward_probe import ModuleOutput, Output
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
 from .reports import Report, plain_table
@@ -51,32 +52,6 @@ class RobustnessRow:
 
 
 @dataclass(frozen=True)
-class RobustnessOfSubgroup:
-    """The rows of a subgroup together.
-
-    Attributes:
-        subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
-        transformations: how many there are, without the identity.
-        accuracy: mean over them.
-        worst: the row of the lowest accuracy.
-        agreement: mean over them.
-        error: root mean square over them.
-
-    Example:
-        >>> row = RobustnessRow("rotation 90°", "rotation", 1.57, "exact", 0.42, 0.45, 0.9, 0.97)
-        >>> RobustnessReport(0.97, 1000, (row,)).subgroups[0].worst.name
-        'rotation 90°'
-    """
-
-    subgroup: str
-    transformations: int
-    accuracy: float
-    worst: RobustnessRow
-    agreement: float
-    error: float
-
-
-@dataclass(frozen=True)
 class RobustnessReport(Report):
     """A row for each transformation; its text is a table of images as they are and of each subgroup.
 
@@ -103,56 +78,20 @@ class RobustnessReport(Report):
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.images)
 
     @property
-    def subgroups(self) -> tuple[RobustnessOfSubgroup, ...]:
-        """The rows of each subgroup together."""
-        found = []
-        for subgroup in SUBGROUPS:
-            rows = [row for row in self.rows if row.subgroup == subgroup]
-            if rows:
-                count, worst = len(rows), min(rows, key=lambda row: row.accuracy)
-                accuracy, agreement = (sum(values) / count for values in zip(*map(_parts, rows), strict=True))
-                error = math.sqrt(sum(row.error**2 for row in rows) / count)
-                found.append(RobustnessOfSubgroup(subgroup, count, accuracy, worst, agreement, error))
-        return tuple(found)
+    def subgroups(self) -> dict[str, tuple[RobustnessRow, ...]]:
+        """The rows of each subgroup, where there are some."""
+        rows = {name: tuple(row for row in self.rows if row.subgroup == name) for name in SUBGROUPS}
+        return {name: some for name, some in rows.items() if some}
 
     def __str__(self) -> str:
         lines = [["as they are", f"{100 * self.accuracy:.1f} ± {100 * self.standard_error:.1f}", "", "", ""]]
-        for part in self.subgroups:
-            name = f"{part.subgroup}, mean of {part.transformations}"
-            worst = f"{100 * part.worst.accuracy:.1f} ({part.worst.name})"
-            cells = f"{100 * part.accuracy:.1f}", worst, f"{100 * part.agreement:.1f}", f"{part.error:.2g}"
-            lines.append([name, *cells])
+        for name, rows in self.subgroups.items():
+            worst = min(rows, key=lambda row: row.accuracy)
+            accuracy, agreement = fmean(row.accuracy for row in rows), fmean(row.agreement for row in rows)
+            error = math.sqrt(fmean(row.error**2 for row in rows))
+            cells = f"{100 * accuracy:.1f}", f"{100 * worst.accuracy:.1f} ({worst.name})", f"{100 * agreement:.1f}"
+            lines.append([f"{name}, mean of {len(rows)}", *cells, f"{error:.2g}"])
         return plain_table(["images", "right, %", "worst, %", "same class, %", "error"], lines)
-
-
-@dataclass
-class _Sums:
-    """Sums over the images of what one transformation does."""
-
-    description: tuple[str, str, float, str]
-    right: int = 0
-    same: int = 0
-    returned_right: int = 0
-    difference: float = 0.0
-    before: float = 0.0
-
-    def add(self, passed: Pass, labels: Tensor) -> None:
-        """Count the images of a chunk."""
-        before, after, returned = (_classes_of(found[""]) for found in (passed.before, passed.after, passed.returned))
-        labels = labels.to(before.device)
-        self.right += int((after == labels).sum())
-        self.same += int((after == before).sum())
-        self.returned_right += int((returned == labels).sum())
-        logits, moved = passed.before[""].tensor.double(), passed.after[""].tensor.double()
-        self.difference += float((moved - logits).square().sum())
-        self.before += float(logits.square().sum())
-
-    def row(self, images: int) -> RobustnessRow:
-        """Return the row of all images."""
-        nothing = math.inf if self.difference else 0.0
-        error = math.sqrt(self.difference / self.before) if self.before > 0 else nothing
-        parts = self.right / images, self.same / images
-        return RobustnessRow(*self.description, *parts, error, self.returned_right / images)
 
 
 @torch.no_grad()
@@ -209,56 +148,48 @@ def robustness_report(
         (1.0, [('rotation 90°', 0.0), ('rotation 180°', 0.0)])
     """
     check_module("classifier", classifier)
-    inputs = data if isinstance(data, tuple) else (data,)
-    count = _check_labels(inputs[0] if inputs else None, labels)
-    sums: list[_Sums] = []
-    right = 0
+    count = _check_labels(data, labels)
+    chunks = input_chunks(data, check_integer("batch_size", batch_size, 1)), labels.split(batch_size)
+    right, names = 0, list[tuple[str, str, float, str]]()
+    sums = torch.zeros((), dtype=torch.float64)
     with in_eval_mode(classifier):
-        for chunk, some in _chunks(inputs, labels, check_integer("batch_size", batch_size, 1)):
+        for chunk, some in zip(*chunks, strict=True):
             network = MeasuredNetwork(classifier, None, chunk, in_type, None, ("",), output)
-            isometries = network.isometries(elements, angles, shifts)
-            if not isometries:
-                raise ValueError(f"nothing to measure: {network.space.name} gives no elements; name angles or shifts")
-            classes = _classes_of(network.outputs_as_they_are()[""])
+            passes = list(network.passes(elements, angles, shifts))
+            classes = _classes_of(network.whole[""])
             right += int((classes == some.to(classes.device)).sum())
-            for number, passed in enumerate(map(network.transformed, isometries)):
-                if number == len(sums):
-                    sums.append(_Sums(passed.description("")))
-                sums[number].add(passed, some)
-    return RobustnessReport(right / count, count, tuple(one.row(count) for one in sums))
+            names = [passed.description("") for passed in passes]
+            sums = sums + torch.stack([_sums(passed, some) for passed in passes])
+    rows = (_row(name, row, count) for name, row in zip(names, sums.tolist(), strict=True))
+    return RobustnessReport(right / count, count, tuple(rows))
 
 
-def _parts(row: RobustnessRow) -> tuple[float, float]:
-    return row.accuracy, row.agreement
+def _sums(passed: Pass, labels: Tensor) -> Tensor:
+    """Return sums over images, (5,): right, of the same class, right there and back, ‖f(gx) − f(x)‖² and ‖f(x)‖²."""
+    before, after, returned = (_classes_of(found[""]) for found in (passed.before, passed.after, passed.returned))
+    logits, moved = passed.before[""].tensor.double(), passed.after[""].tensor.double()
+    labels = labels.to(before.device)
+    each = after == labels, after == before, returned == labels, (moved - logits).square(), logits.square()
+    return torch.stack([values.sum().double() for values in each]).cpu()
 
 
-def _check_labels(images: Any, labels: Any) -> int:
+def _row(description: tuple[str, str, float, str], sums: list[float], images: int) -> RobustnessRow:
+    """Return the row of all images from their sums."""
+    right, same, returned, difference, before = sums
+    error = math.sqrt(difference / before) if before > 0 else (math.inf if difference else 0.0)
+    return RobustnessRow(*description, right / images, same / images, error, returned / images)
+
+
+def _check_labels(data: Any, labels: Any) -> int:
     """Return the number of images, of which each must have a label."""
-    tensor = images.tensor if isinstance(images, GeometricTensor) else images
-    if not isinstance(tensor, Tensor) or not tensor.dim():
-        raise TypeError(f"data must be images, a tensor or a GeometricTensor, got {images!r}")
+    count = count_inputs(data, "data")
     if not isinstance(labels, Tensor) or labels.is_floating_point():
         raise TypeError(f"labels must be a tensor of integers, got {getattr(labels, 'dtype', type(labels).__name__)}")
-    if tuple(labels.shape) != (len(tensor),) or not len(tensor):
+    if tuple(labels.shape) != (count,) or not count:
         raise ValueError(
-            f"data and labels must be as many, and some: got {len(tensor)} images and labels {tuple(labels.shape)}"
+            f"data and labels must be as many, and some: got {count} images and labels {tuple(labels.shape)}"
         )
-    return len(tensor)
-
-
-def _chunks(inputs: tuple[Any, ...], labels: Tensor, size: int) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
-    """Yield some of the inputs at a time with their labels; inputs that are not one for each image go along whole."""
-    count = len(labels)
-
-    def part(value: Any, chosen: slice) -> Any:
-        tensor = value.tensor if isinstance(value, GeometricTensor) else value
-        if not isinstance(tensor, Tensor) or not tensor.dim() or len(tensor) != count:
-            return value
-        return value.type(tensor[chosen]) if isinstance(value, GeometricTensor) else tensor[chosen]
-
-    for start in range(0, count, size):
-        chosen = slice(start, start + size)
-        yield tuple(part(value, chosen) for value in inputs), labels[chosen]
+    return count
 
 
 def _classes_of(found: ModuleOutput) -> Tensor:

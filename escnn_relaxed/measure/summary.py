@@ -1,4 +1,4 @@
-"""The softness of a network: a table of its layers (equation (7))."""
+"""The softness of a network: a table of its layers (equation (7)), and numbers to log during training."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import nn
 from ..group.elements import elements_on_features
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.state_dict import describe_fields
-from ..network.relaxed_layers import in_eval_mode, relaxed_layers, strict_layers
+from ..network.relaxed_layers import frequency_energy, in_eval_mode, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
-from .measured_network import Data, MeasuredNetwork
+from .measured_network import Data, MeasuredNetwork, Shifts
 from .reports import Report, plain_table
 
 
@@ -123,8 +123,9 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
     errors: dict[str, float] = {}
     if data is not None:
         with in_eval_mode(network):
-            inputs = MeasuredNetwork(network, None, data, in_type, None, list(layers)).inputs()
-        own_errors = {name: _own_error(layers[name], features) for name, features in inputs.items()}
+            found = MeasuredNetwork(network, None, data, in_type, None, list(layers)).whole
+        inputs = {name: each.input for name, each in found.items()}
+        own_errors = {name: _own_error(layers[name], given) for name, given in inputs.items() if given is not None}
         errors = largest_exact_errors(network, data, list(layers), in_type)
     rows = []
     for name, layer in layers.items():
@@ -144,6 +145,49 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
             )
         )
     return RelaxationSummary(tuple(rows), strict_layers(network))
+
+
+@torch.no_grad()
+def relaxation_scalars(
+    network: nn.Module, data: Data = None, in_type: FieldType | None = None, shifts: Shifts = ()
+) -> dict[str, float]:
+    """Return the softness of a network as numbers by tag.
+
+    ``domain_frequency/<layer>/<subgroup>`` is ω′ (of translation, ``translation_x`` and ``translation_y``),
+    ``softness/<layer>`` is s, ``frequency_energy/<layer>`` is ‖ω′‖² and ``frequency_energy/total`` their sum. With
+    data, ``equivariance_error/<layer>`` is the largest exact error of the network up to that layer, over group elements
+    and shifts, and ``equivariance_error/network`` that of its output; missing where none is exact.
+
+    Args:
+        network: any module with relaxed layers, left as it was.
+        data: a batch to measure the error on, 32 images for instance, or a tuple of all inputs; not measured without.
+        in_type: fields of the input, where the network does not say.
+        shifts: (rows, columns) or (planes, rows, columns) in pixels, to measure beside the group elements.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> network = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3))
+        >>> list(relaxation_scalars(network, torch.randn(2, 4, 9, 9)))[-3:]
+        ['frequency_energy/0', 'equivariance_error/0', 'equivariance_error/network']
+    """
+    layers = relaxed_layers(network)
+    scalars = {"frequency_energy/total": frequency_energy(layers.values()).item()}
+    for name, layer in layers.items():
+        tag = name or "network"
+        for subgroup, values in layer.domain_frequency.items():
+            axes = ("",) if len(values) == 1 else ("_x", "_y")
+            for axis, value in zip(axes, values.tolist(), strict=True):
+                scalars[f"domain_frequency/{tag}/{subgroup}{axis}"] = value
+        scalars[f"softness/{tag}"] = layer.softness().item()
+        scalars[f"frequency_energy/{tag}"] = frequency_energy([layer]).item()
+    if data is not None:
+        names = list(dict.fromkeys([*layers, ""]))
+        for name, error in largest_exact_errors(network, data, names, in_type, shifts).items():
+            scalars[f"equivariance_error/{name or 'network'}"] = error
+    return scalars
 
 
 def _own_error(layer: RelaxedLayer, features: GeometricTensor) -> float | None:

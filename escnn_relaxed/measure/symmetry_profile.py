@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from escnn.group import GroupElement
@@ -65,7 +64,6 @@ class SymmetryProfile(Report):
 
     Attributes:
         rows: layer by layer, in the order of the network; turns of space stand by their axes.
-        dimension: of the plane, 2, or of space, 3.
 
     Example:
         >>> turns = [("rotation 90°", 1.571, 0.2), ("rotation 180°", 3.142, 0.0)]
@@ -81,7 +79,6 @@ class SymmetryProfile(Report):
     """
 
     rows: tuple[ProfileRow, ...]
-    dimension: int = 2
 
     @property
     def layers(self) -> dict[str, tuple[ProfileRow, ...]]:
@@ -151,42 +148,36 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
     layers = relaxed_layers(network)
     for name, layer in layers.items():
         moves = _moves(layer)
-        errors = _errors(layer, [move.element for move in moves])
-        for move, error in zip(moves, errors, strict=True):
+        errors = _errors(layer, [element for element, _ in moves])
+        for (_, how), error in zip(moves, errors, strict=True):
             if error == error:
-                how = move.isometry
                 rows.append(ProfileRow(name, how.name, how.subgroup, how.angle, error))
     if not rows:
         raise ValueError("network must have a relaxed layer whose group has more than the identity")
-    return SymmetryProfile(tuple(rows), max(layer.kernel.config.domain.dimension for layer in layers.values()))
+    return SymmetryProfile(tuple(rows))
 
 
-class _Move(NamedTuple):
-    """An element, and the isometry by which it acts."""
-
-    element: GroupElement
-    isometry: Isometry
-
-    @property
-    def axis(self) -> tuple[bool, tuple[float, ...]]:
-        """Whether it reflects, and the axis of its turn."""
-        return self.isometry.subgroup == "reflection", tuple((-self.isometry.axis).round(6).tolist())
-
-
-def _moves(layer: RelaxedLayer) -> list[_Move]:
-    """Return the elements of a group but the identity, of a continuous one the samples; those of space by axes."""
+def _moves(layer: RelaxedLayer) -> list[tuple[GroupElement, Isometry]]:
+    """Return the elements of a group but the identity, of a continuous one the samples, and how they act."""
     domain, group = layer.kernel.config.domain, layer.space.fibergroup
     if domain.gspace.fibergroup != group:
         return []  # no action of the group is known, and the layer is strict
     elements = domain.sample.elements if group.continuous else elements_on_features(group)
-    moves = [_Move(element, turn_or_flip(domain.gspace, element)) for element in elements if element != group.identity]
-    if domain.dimension == 2:
-        return moves
-    finest: dict[Hashable, float] = {}
-    for move in moves:
-        finest[move.axis] = min(finest.get(move.axis, math.inf), round(move.isometry.angle, 6))
-    # Axes of the finest turns come first.
-    return sorted(moves, key=lambda move: (move.axis[0], finest[move.axis], move.axis, move.isometry.angle))
+    moves = [(element, turn_or_flip(domain.gspace, element)) for element in elements if element != group.identity]
+    return moves if domain.dimension == 2 else _by_axis(moves)
+
+
+def _by_axis(moves: list[tuple[GroupElement, Isometry]]) -> list[tuple[GroupElement, Isometry]]:
+    """Return the elements of a group of space by their axes, those of the finest turns first; rotations before others.
+
+    The turns about an axis are in the order of their angles.
+    """
+    axes: dict[tuple[bool, tuple[float, ...]], list[tuple[GroupElement, Isometry]]] = {}
+    for move in sorted(moves, key=lambda move: move[1].angle):
+        axis = tuple((-move[1].axis).round(6).tolist())
+        axes.setdefault((move[1].subgroup == "reflection", axis), []).append(move)
+    order = sorted(axes, key=lambda key: (key[0], round(axes[key][0][1].angle, 6), key))
+    return [move for key in order for move in axes[key]]
 
 
 def _errors(layer: RelaxedLayer, elements: Sequence[GroupElement]) -> list[float]:

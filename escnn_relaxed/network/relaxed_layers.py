@@ -1,4 +1,4 @@
-"""Networks as a whole: lists of their relaxed and strict layers, their modes and their copies."""
+"""Networks as a whole: lists of their relaxed and strict layers, their modes, copies and inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import torch
-from escnn.nn import Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
+from escnn.nn import GeometricTensor, Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 
 from ..checks import check_module
@@ -105,3 +105,47 @@ def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = No
             # escnn's layers build buffers from parameters in eval mode, with a history that deepcopy refuses.
             memo[id(buffer)] = buffer.detach().clone()
     return copy.deepcopy(network, {**memo, **(replacements or {})})
+
+
+def first_module(network: nn.Module) -> nn.Module:
+    """Return the module that takes the input of a network, as far as sequences say which it is."""
+    while isinstance(network, nn.Sequential) and len(network):
+        network = network[0]
+    return network
+
+
+def tensor_of(value: Any, name: str) -> Tensor:
+    """Return the tensor of a tensor or a GeometricTensor."""
+    tensor = value.tensor if isinstance(value, GeometricTensor) else value
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a tensor or a GeometricTensor, got {type(value).__name__}")
+    return tensor
+
+
+def first_input(inputs: Any, name: str = "inputs") -> Tensor:
+    """Return the batch that the arguments of a network start with; they are a tuple, or this batch alone."""
+    if isinstance(inputs, tuple) and not inputs:
+        raise ValueError(f"{name} must have a batch, got an empty tuple")
+    batch = tensor_of(inputs[0] if isinstance(inputs, tuple) else inputs, name)
+    if not batch.dim():
+        raise ValueError(f"{name} must be a batch, got one number")
+    return batch
+
+
+def count_inputs(inputs: Any, name: str = "inputs") -> int:
+    """Return the number of inputs in the batch that the arguments of a network start with."""
+    return len(first_input(inputs, name))
+
+
+def input_chunks(inputs: Any, size: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the arguments of a network for so many inputs at a time; what is no batch of them is in each."""
+    count = count_inputs(inputs)
+
+    def part(value: Any, start: int) -> Any:
+        if isinstance(value, GeometricTensor):
+            return value.type(part(value.tensor, start))
+        is_batch = isinstance(value, Tensor) and value.dim() > 0 and len(value) == count
+        return value[start : start + size] if is_batch else value
+
+    for start in range(0, count, size):
+        yield tuple(part(value, start) for value in (inputs if isinstance(inputs, tuple) else (inputs,)))

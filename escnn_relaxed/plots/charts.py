@@ -27,11 +27,14 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DIVERGING = "PuOr"
 
 
-def by_label(name: str, value: Any) -> dict[str, Any]:
-    """Return what is drawn by its label, at least one; what is given alone has an empty label."""
+def by_label(name: str, value: Any, kind: type = object, source: str = "") -> dict[str, Any]:
+    """Return what is drawn by its label, at least one, of a kind; what is given alone has an empty label."""
     named = dict(value) if isinstance(value, Mapping) else {"": value}
     if not named:
         raise ValueError(f"{name} must have one to draw, got none")
+    for label, each in named.items():
+        if not isinstance(each, kind):
+            raise TypeError(f"{name}: {label!r} must be of {source}, got {each!r}")
     return named
 
 
@@ -183,10 +186,7 @@ def plot_equivariance_error(
         >>> len(plot_equivariance_error(report).lines[0].get_xdata())
         3
     """
-    named = by_label("reports", reports)
-    for label, report in named.items():
-        if not isinstance(report, EquivarianceReport):
-            raise TypeError(f"reports: {label!r} must be a report of equivariance_error, got {report!r}")
+    named = by_label("reports", reports, EquivarianceReport, "equivariance_error")
     axes = new_axes(axes, WIDTH, subplot_kw={"projection": "polar"})
     if not isinstance(axes, PolarAxes):
         raise TypeError(f"axes must be polar, from subplots(subplot_kw={{'projection': 'polar'}}), got {axes!r}")

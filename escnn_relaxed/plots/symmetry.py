@@ -3,175 +3,66 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle, pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
-from matplotlib import pyplot
 from matplotlib.axes import Axes
-from matplotlib.projections.polar import PolarAxes
-from matplotlib.ticker import MaxNLocator
 
-from ..checks import check_sequence
 from ..measure.robustness import RobustnessReport, RobustnessRow
 from ..measure.symmetry_profile import ProfileRow, SymmetryProfile
 from .charts import COLOURS, FONT, WIDTH, by_label, labelled, new_axes
 
-# Sticks of several profiles stand this far apart, in radians, and their marks of what is kept by this part of a radius.
-_BESIDE, _OUTSIDE = math.radians(4), 0.07
-# In inches: the height of an element of space, and of a bar where there are many profiles.
+# In inches: the height of an element, and of a bar where there are many profiles.
 _ROW, _LEAST_BAR = 0.15, 0.07
-_PANELS = {"rotation": "rotations", "reflection": "mirrors"}
 
 
-def plot_symmetry_profile(
-    profiles: SymmetryProfile | Mapping[str, SymmetryProfile], axes: Sequence[Axes] | None = None
-) -> tuple[Axes, ...]:
-    """A stick or bar for each element of a group, as long as it moves the kernels; open circles are kept.
+def plot_symmetry_profile(profiles: SymmetryProfile | Mapping[str, SymmetryProfile], axes: Axes | None = None) -> Axes:
+    """A bar beside the name of each element of a group, as long as it moves the kernels; open circles are kept.
 
-    In the plane rotations stand in the direction of their angle. Mirrors are beside them, each as its mirror line, a
-    stick to both sides. In space each element has a bar beside its name. The identity is left out. Of each element the
-    layer is drawn that it moves most. Where the profile is that of the evidence, a broad end of a stick is its error,
-    or a thin line at the end of a bar.
+    The identity is left out. Of each element the layer is drawn that it moves most. Bars of several profiles stand
+    below each other. Where the profile is that of the evidence, a thin line at the end of a bar is its error.
 
     Args:
-        profiles: of :func:`~escnn_relaxed.measure.symmetry_profile`, all of the plane or all of space; several by
-            label.
-        axes: of the plane polar axes to draw in, one for the rotations if there are some and one for the mirrors if
-            there are some; of space one that is not polar. New ones by default.
-
-    Returns:
-        The axes.
+        profiles: of :func:`~escnn_relaxed.measure.symmetry_profile`; several by label.
+        axes: where to draw, a new figure by default.
 
     Example:
         >>> from escnn import gspaces, nn
         >>> from escnn_relaxed import RelaxedR2Conv
         >>> from escnn_relaxed.measure import symmetry_profile
-        >>> gspace = gspaces.flipRot2dOnR2(4)
+        >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> profile = symmetry_profile(RelaxedR2Conv(fields, fields, 3, keep="D2"))
-        >>> [found.get_title() for found in plot_symmetry_profile(profile)]
-        ['rotations', 'mirrors']
+        >>> profile = symmetry_profile(RelaxedR2Conv(fields, fields, 3, keep="C2"))
+        >>> [label.get_text() for label in plot_symmetry_profile(profile).get_yticklabels()]
+        ['rotation 90°', 'rotation 180°', 'rotation 270°']
     """
-    named = by_label("profiles", profiles)
+    named = by_label("profiles", profiles, SymmetryProfile, "symmetry_profile")
     for label, profile in named.items():
-        if not isinstance(profile, SymmetryProfile):
-            raise TypeError(f"profiles: {label!r} must be of symmetry_profile, got {profile!r}")
         if not profile.network:
             raise ValueError(f"profiles: {label!r} must be of a network whose layers know the same elements")
-    dimensions = {profile.dimension for profile in named.values()}
-    if len(dimensions) > 1:
-        raise ValueError("profiles must be all of the plane or all of space, got some of each")
-    drawn = _draw_in_plane(named, axes) if dimensions == {2} else [_draw_in_space(named, axes)]
-    handles, texts = drawn[0].get_legend_handles_labels()
-    drawn[0].figure.legend(handles, texts, loc="outside lower center", ncols=4, fontsize=FONT - 1, frameon=False)
-    return tuple(drawn)
-
-
-def _draw_in_plane(named: Mapping[str, SymmetryProfile], axes: Sequence[Axes] | None) -> list[Axes]:
-    panels = [kind for kind in _PANELS if any(row.subgroup == kind for one in named.values() for row in one.network)]
-    drawn = _polar_axes(axes, len(panels))
-    limit = 1.15 * (max(_outermost(row) for profile in named.values() for row in profile.network) or 1.0)
-    for one, kind in zip(drawn, panels, strict=True):
-        for number, ((label, profile), colour) in enumerate(zip(named.items(), cycle(COLOURS), strict=False)):
-            rows = [row for row in profile.network if row.subgroup == kind]
-            shift = _BESIDE * (number - (len(named) - 1) / 2)
-            names = _labels(label, profile)
-            _draw_sticks(one, rows, colour, names, shift, limit * (1 - number * _OUTSIDE))
-        _finish(one, [angle for p in named.values() for row in p.network for angle in _angles(row, kind)], limit)
-        one.set_title(_PANELS[kind], fontsize=FONT)
-    return drawn
-
-
-def _outermost(row: ProfileRow) -> float:
-    return row.error + (row.deviation if row.deviation > 0 else 0)
-
-
-def _polar_axes(axes: Sequence[Axes] | None, count: int) -> list[Axes]:
-    """Return the polar axes that were given, or new ones side by side."""
-    if axes is None:
-        width = WIDTH * (1 if count == 1 else 1.6)
-        _, made = pyplot.subplots(
-            1, count, figsize=(width, WIDTH), layout="constrained", squeeze=False, subplot_kw={"projection": "polar"}
-        )
-        return list(made.flat)
-    given = list(check_sequence("axes", axes, "polar axes"))
-    if len(given) != count or not all(isinstance(one, PolarAxes) for one in given):
-        raise TypeError(f"axes must be {count} polar axes, one for rotations and one for mirrors, got {given!r}")
-    return given
-
-
-def _angles(row: ProfileRow, kind: str) -> list[float]:
-    """Return the directions in which an element is drawn: a mirror, a turn after y → −y, has its line at half of it."""
-    if row.subgroup != kind:
-        return []
-    return [row.angle] if kind == "rotation" else [row.angle / 2, row.angle / 2 + math.pi]
-
-
-def _labels(label: str, profile: SymmetryProfile) -> tuple[str, str]:
-    """Return the words for what is broken and for what is kept; empty where there is nothing in any panel."""
-    is_kept = [row.error <= 0 for row in profile.network]
-    words = label or "broken", f"{label}, kept" if label else "kept"
-    broken, kept = (word if there else "" for word, there in zip(words, (not all(is_kept), any(is_kept)), strict=True))
-    return broken, kept
-
-
-def _draw_sticks(
-    axes: Axes, rows: Sequence[ProfileRow], colour: str, labels: tuple[str, str], shift: float, outermost: float
-) -> None:
-    """Draw the sticks of broken elements, and a circle near the rim for each that is kept."""
-    broken = [(angle, row.error) for row in rows if row.error > 0 for angle in _angles(row, row.subgroup)]
-    kept = [angle for row in rows if row.error <= 0 for angle in _angles(row, row.subgroup)]
-    for angle, error in broken:
-        axes.plot([angle + shift] * 2, [0, error], color=colour, linewidth=1.5)
-    for row in rows:
-        for angle in _angles(row, row.subgroup) if row.deviation > 0 else ():
-            ends = [max(row.error - row.deviation, 0), row.error + row.deviation]
-            axes.plot([angle + shift] * 2, ends, color=colour, linewidth=5, alpha=0.35, solid_capstyle="butt")
-    look: dict[str, Any] = {"color": colour, "linestyle": "", "marker": "o", "markersize": 4}
-    # Drawn where this panel has none, too, so that the legend of the first panel explains both.
-    axes.plot([angle + shift for angle, _ in broken], [error for _, error in broken], label=labels[0] or None, **look)
-    at_rim = [angle + shift for angle in kept], [outermost] * len(kept)
-    axes.plot(*at_rim, label=labels[1] or None, markerfacecolor="white", **look)
-
-
-def _finish(axes: Axes, angles: Sequence[float], limit: float) -> None:
-    """Set the scale, with its numbers where no stick is in their way."""
-    axes.set_ylim(0, 1.05 * limit)
-    known = sorted({0.0, *(angle % (2 * math.pi) for angle in angles)})
-    first, second = max(pairwise([*known, 2 * math.pi]), key=lambda pair: round(pair[1] - pair[0], 6))
-    axes.set_rlabel_position(math.degrees((first + second) / 2))  # type: ignore[attr-defined]
-    axes.yaxis.set_major_locator(MaxNLocator(3, prune="both"))
-    axes.tick_params(labelsize=FONT - 1)
-    axes.grid(alpha=0.4)
-
-
-def _draw_in_space(named: Mapping[str, SymmetryProfile], axes: Sequence[Axes] | None) -> Axes:
-    """Draw a bar for each element, those of several profiles below each other."""
-    given = [None] if axes is None else list(check_sequence("axes", axes, "axes"))
-    if len(given) != 1 or isinstance(given[0], PolarAxes):
-        raise TypeError(f"axes must be one for profiles of space, and not polar, got {given!r}")
     names = list(dict.fromkeys(row.name for profile in named.values() for row in profile.network))
-    one = new_axes(given[0], 0.8 + len(names) * max(_ROW, _LEAST_BAR * len(named)), 1.5 * WIDTH)
+    axes = new_axes(axes, 0.8 + len(names) * max(_ROW, _LEAST_BAR * len(named)), 1.5 * WIDTH)
     height = 0.8 / len(named)
     for number, ((label, profile), colour) in enumerate(zip(named.items(), cycle(COLOURS), strict=False)):
         shift = height * (number - (len(named) - 1) / 2)
-        rows = {names.index(row.name) + shift: row for row in profile.network}
-        _draw_bars(one, rows, height, colour, _labels(label, profile))
-    one.set_yticks(range(len(names)), names, fontsize=FONT - 1)
-    one.set(ylim=(len(names) - 0.4, -0.6), xlim=(0, None))
-    one.set_xlabel("moves the kernels by ‖hK − K‖ / ‖K‖", fontsize=FONT)
-    one.spines["left"].set_visible(False)
-    one.tick_params(axis="y", length=0)
-    return one
+        _draw_bars(axes, {names.index(row.name) + shift: row for row in profile.network}, height, colour, label)
+    axes.set_yticks(range(len(names)), names, fontsize=FONT - 1)
+    axes.set(ylim=(len(names) - 0.4, -0.6), xlim=(0, None))
+    axes.set_xlabel("moves the kernels by ‖hK − K‖ / ‖K‖", fontsize=FONT)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    entries = axes.get_legend_handles_labels()
+    axes.figure.legend(*entries, loc="outside lower center", ncols=4, fontsize=FONT - 1, frameon=False)
+    return axes
 
 
-def _draw_bars(
-    axes: Axes, rows: Mapping[float, ProfileRow], height: float, colour: str, labels: tuple[str, str]
-) -> None:
+def _draw_bars(axes: Axes, rows: Mapping[float, ProfileRow], height: float, colour: str, label: str) -> None:
     """Draw the bars of elements at their places, with an open circle for each that is kept."""
     axes.barh(list(rows), [row.error for row in rows.values()], height, color=colour)
-    axes.plot([], [], "s", color=colour, label=labels[0] or None)
+    if any(row.error > 0 for row in rows.values()):
+        axes.plot([], [], "s", color=colour, label=label or "broken")
     for y, row in rows.items():
         if row.deviation > 0:
             ends = [[min(row.error, row.deviation)], [row.deviation]]
@@ -179,7 +70,8 @@ def _draw_bars(
     kept = [y for y, row in rows.items() if row.error <= 0]
     if kept:
         look: dict[str, Any] = {"markersize": 4, "color": colour, "markerfacecolor": "white"}
-        axes.plot([0] * len(kept), kept, "o", clip_on=False, label=labels[1], **look)
+        name = f"{label}, kept" if label else "kept"
+        axes.plot([0] * len(kept), kept, "o", clip_on=False, label=name, **look)
 
 
 def plot_robustness(reports: RobustnessReport | Mapping[str, RobustnessReport], axes: Axes | None = None) -> Axes:
@@ -202,10 +94,8 @@ def plot_robustness(reports: RobustnessReport | Mapping[str, RobustnessReport], 
         >>> axes.lines[0].get_ydata().tolist()
         [97.0, 42.0, 97.0]
     """
-    named = by_label("reports", reports)
+    named = by_label("reports", reports, RobustnessReport, "robustness_report")
     for label, report in named.items():
-        if not isinstance(report, RobustnessReport):
-            raise TypeError(f"reports: {label!r} must be of robustness_report, got {report!r}")
         if all(row.subgroup == "translation" for row in report.rows):
             raise ValueError(f"reports: {label!r} has no rotation or reflection, its rows are {list(report.rows)}")
     axes = new_axes(axes, 2.4)
@@ -222,26 +112,22 @@ def _draw_accuracy(axes: Axes, report: RobustnessReport, label: str, colour: str
     prefix = f"{label}, " if label else ""
     if turns:
         is_curve = len({round(row.angle, 6) for row in turns}) == len(turns)
+        whole = RobustnessRow("as they are", "rotation", 0.0, "exact", report.accuracy, 1.0, 0.0, report.accuracy)
+        curve = [whole, *turns, replace(whole, angle=2 * math.pi)]
+        others = [row for row in turns if row.kind != "exact"]
         line = "-" if is_curve else "None"
-        x, y = _curve(report, turns, lambda row: row.accuracy)
-        axes.plot(x, y, linestyle=line, color=colour, linewidth=1.2, label=label or "rotations")
-        exact = [0, *(n for n, row in enumerate(turns, 1) if row.kind == "exact"), len(turns) + 1]
-        others = [n for n, row in enumerate(turns, 1) if row.kind != "exact"]
-        for numbers, inside in ((exact, colour), (others, "white")):
-            points = [x[n] for n in numbers], [y[n] for n in numbers]
-            axes.plot(*points, "o", color=colour, markersize=4, markerfacecolor=inside)
+        points: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 4, "color": colour}
+        _draw(axes, curve, "accuracy", linestyle=line, color=colour, linewidth=1.2, label=label or "rotations")
+        _draw(axes, [row for row in curve if row.kind == "exact"], "accuracy", **points)
+        _draw(axes, others, "accuracy", markerfacecolor="white", **points)
         if others and is_curve:
-            again = _curve(report, turns, lambda row: row.resampling)
-            axes.plot(*again, "--", color=colour, linewidth=0.8, label=f"{prefix}resampling alone")
-    if mirrors:
-        x, y = ([math.degrees(row.angle) for row in mirrors], [100 * row.accuracy for row in mirrors])
-        axes.plot(x, y, "^", color=colour, markersize=4.5, label=f"{prefix}reflections")
+            name = f"{prefix}resampling alone"
+            _draw(axes, curve, "resampling", linestyle="--", color=colour, linewidth=0.8, label=name)
+    triangles: dict[str, Any] = {"linestyle": "", "marker": "^", "markersize": 4.5, "color": colour}
+    _draw(axes, mirrors, "accuracy", label=f"{prefix}reflections", **triangles)
 
 
-def _curve(
-    report: RobustnessReport, turns: Sequence[RobustnessRow], value: Callable[[RobustnessRow], float]
-) -> tuple[list[float], list[float]]:
-    """Return angles in degrees and percentages, with images as they are at both ends."""
-    whole = 100 * report.accuracy
-    middle = [100 * value(row) for row in turns]
-    return [0.0, *(math.degrees(row.angle) for row in turns), 360.0], [whole, *middle, whole]
+def _draw(axes: Axes, rows: Sequence[RobustnessRow], key: str, **look: Any) -> None:
+    if rows:
+        percentages = [100 * getattr(row, key) for row in rows]
+        axes.plot([math.degrees(row.angle) for row in rows], percentages, **look)
