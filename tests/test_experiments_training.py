@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import os
 import signal
+import struct
 import sys
 from dataclasses import replace
 from multiprocessing import forkserver
@@ -151,15 +152,16 @@ class Module(LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(2, 3)
+        torch.nn.init.constant_(self.layer.weight, 1.7)
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_taken_and_another_runs_refused(tmp_path: Path) -> None:
     path, checkpoints = tmp_path / "last.ckpt", RunCheckpoints("some row with seed 0")
     for epoch in range(3):
         checkpoints.save_checkpoint({"epoch": epoch, "state_dict": Module().state_dict()}, path)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    # Another bit of a weight, which torch itself would read without a word.
+    content, weight = path.read_bytes(), 2 * struct.pack("<f", 1.7)
+    path.write_bytes(content.replace(weight, bytes([weight[0] ^ 1]) + weight[1:]))
     with pytest.warns(UserWarning, match=r"last\.ckpt is damaged .* now called last\.ckpt\.damaged: .* the one before"):
         found = checkpoints.newest(path, Module())
     assert torch.load(found, weights_only=True)["epoch"] == 1
