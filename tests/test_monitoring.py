@@ -7,7 +7,7 @@ import small
 import torch
 from escnn import nn as enn
 from small import soft_regular_layer
-from small_networks import network_of
+from small_networks import OnTensors, network_of
 from torch import nn
 
 from escnn_relaxed import equivariance_error
@@ -49,22 +49,13 @@ def test_errors_are_the_largest_exact_ones_up_to_each_layer(typed: bool) -> None
     assert found["equivariance_error/network"] == found["equivariance_error/2"]
 
 
-class Segmentation(nn.Module):
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return self.body(self.body.in_type(features)).tensor
-
-
 def test_errors_are_logged_where_they_are_known_and_exact() -> None:
     def errors(module: nn.Module, data: torch.Tensor) -> set[str]:
         return {tag for tag in relaxation_scalars(module, data) if tag.startswith("equivariance_error")}
 
     # A layer alone is the network; a plain output has no fields; nothing is exact where the group is trivial.
     assert errors(soft_regular_layer(), images()) == {"equivariance_error/network"}
-    assert errors(Segmentation(network()), images()) == {"equivariance_error/body.0", "equivariance_error/body.2"}
+    assert errors(OnTensors(network()), images()) == {"equivariance_error/fields.0", "equivariance_error/fields.2"}
     layer = soft_regular_layer(space="trivial", relax={"translation": 0.3})
     data = small.random_input(layer.in_type, 8, 8)
     assert errors(layer, data) == set()

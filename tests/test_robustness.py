@@ -9,7 +9,6 @@ import pytest
 import small
 import torch
 from errors import ROUNDING
-from escnn import gspaces
 from escnn import nn as enn
 from small_networks import left_alone
 from torch import Tensor, nn
@@ -123,27 +122,6 @@ def test_interpolated_angles_have_what_interpolation_alone_leaves() -> None:
     assert (row.kind, row.accuracy, row.agreement, row.resampling) == ("interpolated", 0.5, 0.5, 0.5)
 
 
-class Brightness(nn.Module):
-    """Bright or dark, after pooling over windows of two pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pooling = nn.MaxPool2d(2)
-
-    def forward(self, images: Tensor) -> Tensor:
-        mean = self.pooling(images).mean(dim=(1, 2, 3))
-        return torch.stack([mean, -mean], dim=1)
-
-
-def test_strides_that_do_not_fit_are_told() -> None:
-    kinds, brightness, labels = {}, Brightness(), torch.zeros(4, dtype=torch.long)
-    for size in (6, 5):
-        images = torch.randn(4, 1, size, size)
-        rows = robustness_report(brightness, images, labels, in_type=IMAGE, shifts=[(1, 0), (2, 0)]).rows
-        kinds[size] = [row.kind for row in rows]
-    assert kinds == {6: ["exact"] * 3 + ["strided", "exact"], 5: ["strided"] * 4 + ["exact"]}
-
-
 def test_modes_come_back_and_strict_networks_lose_nothing() -> None:
     network = Network()
     network.body[1].eval()
@@ -172,21 +150,6 @@ def test_further_inputs_go_with_their_images_and_fields_stay_fields() -> None:
     report = robustness_report(Second(), data, labels, batch_size=2, output=lambda found: found["logits"])
     assert report.accuracy == 1
     assert [row.accuracy for row in report.rows] == [1, 1, 1]
-
-
-def test_volumes_are_measured_too() -> None:
-    space = gspaces.octaOnR3()
-
-    class Upper(nn.Module):
-        def forward(self, volumes: Tensor) -> Tensor:
-            return torch.stack([volumes[:, 0, 0].sum((1, 2)), volumes[:, 0, -1].sum((1, 2))], 1)
-
-    volumes = torch.zeros(1, 1, 3, 3, 3)
-    volumes[:, :, 0] = 1
-    report = robustness_report(Upper(), volumes, torch.tensor([0]), in_type=space.type(space.trivial_repr))
-    about_z = [row for row in report.rows if row.name.endswith("about z")]
-    assert [row.accuracy for row in about_z] == [1, 1, 1]
-    assert report.subgroups[0].worst.accuracy == 0
 
 
 LABELS = torch.zeros(2, dtype=torch.long)

@@ -11,7 +11,6 @@ from small_networks import Network
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, relax_network, relaxation_summary
-from escnn_relaxed.measure.reports import plain_table
 
 
 @pytest.fixture
@@ -44,12 +43,6 @@ def test_the_table_has_a_row_a_layer(network: nn.Module) -> None:
     assert f" {soft:,} " in lines[-3]
     assert f" {more:,} soft" in lines[-2]
     assert below.startswith(f"parameters: {strict + soft - more:,} strict, {more:,} soft (")
-
-
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    lines = (("body.first", "0.1"), ("b", "0.25"))
-    assert plain_table(("layer", "s"), lines) == "layer       s\nbody.first  0.1\nb           0.25"
-    assert plain_table(("layer", "s"), ()) == "layer  s"
 
 
 def test_layer_in_which_nothing_can_be_soft_says_so() -> None:
