@@ -19,15 +19,14 @@ from torch import Tensor
 
 from benchmarks.shared.run_log import Log
 from benchmarks.speed.performance import SETTINGS
-from benchmarks.symmetry import __main__, discovery, forecasts, networks, report, runs, training, turns
+from benchmarks.symmetry import discovery, forecasts, report, runs, training, turns
 from benchmarks.symmetry.data import Data
-from benchmarks.symmetry.order import ordered_cells
 from benchmarks.symmetry.results import grouped, read, rows_of
-from benchmarks.symmetry.runs import CHOOSING_SEED, SEEDS, Cell, Place
+from benchmarks.symmetry.runs import CHOOSING_SEED, Cell, Place
 from benchmarks.symmetry.scores import scores
 from benchmarks.symmetry.tasks import TASKS
 from benchmarks.symmetry.training import Rule
-from benchmarks.symmetry.ways import WAYS, Setting, Way
+from benchmarks.symmetry.ways import Setting, Way
 from benchmarks.volumes import buoyancy
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -123,26 +122,6 @@ def test_runs_are_made_once_and_settings_are_chosen_after_the_rate(
     assert len(again.log.runs) == 5
 
 
-def test_seeds_of_tables_are_not_that_of_choices() -> None:
-    cells = list(ordered_cells())
-    assert len(cells) == len(set(cells))
-    assert {one.seed for one in cells} == {*SEEDS, 5} - {CHOOSING_SEED}
-    assert {one.way for one in cells} == set(WAYS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "group", "count"), [("digits", "C8", 12_970), ("quadrant", "T", 6_922), ("smoke", "C4", 3_565)]
-)
-def test_networks_of_a_table_have_as_many_parameters(task: str, group: str, count: int) -> None:
-    frame = TASKS[task].frame
-    for name in {one.way for one in ordered_cells() if (one.task, one.group) == (task, group)}:
-        if not WAYS[name].is_as_wide:
-            widths = networks.equal_widths(frame, group, WAYS[name])
-            found = networks.parameters(frame.build(group, WAYS[name], WAYS[name].settings[0], widths))
-            assert abs(found / count - 1) < 0.03, name
-
-
 @torch.no_grad()
 def change(network: torch.nn.Module, images: Tensor, element: turns.Element) -> float:
     """Return how much the logits change as images turn."""
@@ -182,15 +161,6 @@ def test_scores_of_turned_copies_leave_the_identity_out() -> None:
     found = scores(BrightestPixel(), Data(pair, pair, pair, pair), turns.ELEMENTS["C4"])
     named = {name: found[name] for name in ("accuracy", "as is", "turned", "worst", "agreement")}
     assert named == {"accuracy": 100, "as is": 100, "turned": 50, "worst": 50, "agreement": 50}
-
-
-def test_command_asks_for_parts_of_the_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[Cell] = []
-    monkeypatch.setattr(__main__, "train_missing", lambda cells, place: asked.extend(cells))
-    words = ["--groups", "D4", "--images", "300", "--seeds", "1", "--poses", "turned;upright"]
-    run_here("symmetry.__main__", "--output", str(tmp_path / "log.jsonl"), "--ways", "Conv2d;R2Conv", *words)
-    expected = [(pose, way) for pose in ("upright", "turned") for way in ("R2Conv", "Conv2d")]
-    assert asked == [Cell("digits", "D4", pose, 300, way, 1) for pose, way in expected]
 
 
 def test_the_report_writes_the_results_the_page_and_the_figure(tmp_path: Path) -> None:

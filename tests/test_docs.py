@@ -98,13 +98,6 @@ def test_page_leads_to_what_is_there_and_its_code_fits_the_column(page: Path) ->
     assert all((page.parent / file).exists() and len(alternative.split()) >= 8 for file, alternative in figures)
 
 
-def test_equations_keep_the_numbers_that_the_code_knows_them_by() -> None:
-    """A new one goes to the end of the page, or its number into every comment."""
-    labels = "operator steered-average factors tied modulation projection softness bound hybrid"
-    page = text_of("concepts", "mathematics.md")
-    assert re.findall(r"^:label: (\S+)$", page, re.MULTILINE)[:9] == labels.split()
-
-
 def test_every_test_that_the_page_of_the_paper_names_is_there() -> None:
     """In the last line of each item: files, and names with spaces for underscores."""
     page = text_of("how-to", "paper-by-sentence.md")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import runpy
 from pathlib import Path
@@ -96,24 +95,6 @@ def test_numbers_that_a_tutorial_states_are_in_the_outputs_of_its_notebook(tutor
     stated = re.findall(STATED, re.sub(r"\]\([^)]*\)", "]", prose))
     assert set(derived) <= set(stated)
     assert not [each for each in stated if each not in derived and float(each) not in known]
-
-
-def test_install_cell_types_what_the_install_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an empty folder, where the package is missing; pip is noted, not run."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
-    for install in {saved(tutorial).cells[1].source for tutorial in TUTORIALS}:
-        typed: list[str] = []
-        cell = re.sub(r"%pip (.*)", lambda line: f"pip(f{line[1]!r})", install)
-        with pytest.raises(FileNotFoundError, match=r"set REPOSITORY to the folder with setup\.py in it"):
-            exec(cell, {"pip": typed.append})
-        assert not typed
-        exec(re.sub(r'REPOSITORY = ".*"', f'REPOSITORY = "{ROOT}"', cell), {"pip": typed.append})
-        first, second = (line.replace("-q ", "").replace(str(ROOT), ".") for line in typed[:2])
-        assert f"pip {first}\npip {second}\n" in page
-        exec(re.sub(r'REPOSITORY = ".*"', 'REPOSITORY = "git+https://host/it.git"', cell), {"pip": typed.append})
-        assert any("git+https://host/it.git#subdirectory=compat" in line for line in typed)
 
 
 @pytest.mark.slow

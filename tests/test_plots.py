@@ -15,7 +15,7 @@ import small
 import torch
 from errors import on_grid_elements, transform
 from small import ROUGH, build, soft_regular_layer
-from trained_networks import convolution
+from small_networks import convolution
 
 from escnn_relaxed.measure import (
     EquivarianceReport,
