@@ -15,7 +15,8 @@ import small_networks
 import torch
 from errors import ROUNDING, SINGLE_REORDERED
 from escnn import nn as enn
-from escnn.nn import GeometricTensor
+from escnn.gspaces import no_base_space
+from escnn.nn import FieldType, GeometricTensor
 from small import soft_layer, soft_regular_layer, soft_transposed_layer
 from small_networks import network_of
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from escnn_relaxed import (
     ContinuousKernel,
+    RelaxedLinear,
     RelaxedR2Conv,
     RelaxedR2ConvTransposed,
 )
@@ -33,6 +35,12 @@ from escnn_relaxed.learning.soft_gradients import gradients, input_chunks
 
 EVERYWHERE = {"rotation": 0.25, "translation": (0.3, 0.5)}
 IN_D4 = {"rotation": 0.25, "reflection": 0.3}
+
+
+def linear() -> RelaxedLinear:
+    space = no_base_space(small.gspace("D4").fibergroup)
+    fields = FieldType(space, small.field_type("D4", "regular + trivial + regular").representations)
+    return RelaxedLinear(fields, FieldType(space, fields.representations[::2]), initial_softness=0.3).double()
 
 
 class Doubled(RelaxedR2Conv):
@@ -63,7 +71,7 @@ MODULATED: dict[str, Callable[..., RelaxedLayer]] = {
     "transposed, at pixels": partial(
         soft_transposed_layer, "C4", "two regular -> irreps + irreps", groups=2, relax=EVERYWHERE
     ),
-    "linear": partial(small_networks.layer_of, "linear"),
+    "linear": linear,
     "volumes": partial(small.volume_layer, small.volume_type("cone 4"), padding=1),
     "volumes, at pixels": partial(
         small.volume_layer, small.volume_type("cone 4"), relax={"rotation": 0.2, "translation": 0.4}
