@@ -10,7 +10,7 @@ from errors import BROKEN, FEW_TERMS, ROUNDING, relative_error
 from escnn import gspaces
 
 from escnn_relaxed import ContinuousKernel, RelaxedR3Conv
-from escnn_relaxed.continuous.coordinates import FilterPoints
+from escnn_relaxed.continuous.coordinates import DomainPoints, FilterPoints
 from escnn_relaxed.group.domain import Domain
 from escnn_relaxed.group.kept import kept_group
 from escnn_relaxed.kernel.kernel import KernelConfig
@@ -35,6 +35,18 @@ def test_positions_of_volumes_have_three_coordinates() -> None:
     mean = layer.kernel(layer.weights, ("translation",))
     assert relative_error(banks.flatten(0, 2).mean(0), mean) <= ROUNDING
     assert all((banks - banks.flip(axis)).abs().max() > BROKEN * banks.abs().max() for axis in range(3))
+
+
+@pytest.mark.parametrize(("space", "count"), [("trivial", 1), ("C4", 1), ("D4", 1), ("C3", 3), ("C8", 2), ("D8", 2)])
+def test_positions_of_the_mean_are_the_pixels_once_for_each_set(space: str, count: int) -> None:
+    """Quarter turns map the pixels to themselves, eighths of a turn to others."""
+    found = DomainPoints(domain_of(space), ("translation",)).double().exact("everywhere").squeeze((0, 1))
+    steps, gspace = (np.arange(8) - 3.5) / 4, small.gspace(space)
+    pixels = np.array([(x, y) for y in steps for x in steps])  # of the reference image
+    actions = [np.array(gspace.basespace_action(element)) for element in gspace.fibergroup.elements]
+    assert found.shape == (64 * count, 2)
+    seen = np.concatenate([pixels @ action for action in actions])
+    assert np.abs(found.numpy()[:, None] - seen).max(-1).min(1).max() <= FEW_TERMS
 
 
 def filter_points(space: str, sees_relative: bool, kernel_size: int = 3, support: str = "smooth") -> FilterPoints:
