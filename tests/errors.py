@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -116,27 +115,3 @@ def shift_error(module: EquivariantModule, features: Tensor, *pixels: int) -> fl
     pixels = pixels or (*[0] * (features.dim() - 4), 1, 2)
     answer_to_shifted = answer_to(module, shift(features, *pixels))
     return relative_error(answer_to_shifted, shift(answer_to(module, features), *pixels))
-
-
-# --- smooth fields that are turned in closed form, for a layer's own error off the pixel grid -------------------------
-
-
-class Waves:
-    """Random smooth fields f(p) = Σ a_w cos(2π k_w·p + φ_w), band-limited: |k_w| cycles per pixel at most."""
-
-    def __init__(self, channels: int, cycles_per_pixel: float, size: int = 7, batch: int = 64, waves: int = 16) -> None:
-        self.size = size
-        angle = 2 * math.pi * torch.rand(batch, waves, dtype=torch.float64)
-        radius = cycles_per_pixel * torch.rand(batch, waves, dtype=torch.float64).sqrt()
-        self.wave = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=-1)
-        self.amplitude = torch.randn(batch, channels, waves, dtype=torch.float64)
-        self.phase = 2 * math.pi * torch.rand(batch, channels, waves, dtype=torch.float64)
-
-    def sample(self, rotation: np.ndarray) -> Tensor:
-        """f(R⁻¹p) on the pixels of a square image, y up: (batch, channels, size, size)."""
-        line = torch.arange(self.size, dtype=torch.float64) - (self.size - 1) / 2
-        points = torch.stack([line.expand(self.size, -1), -line[:, None].expand(-1, self.size)], dim=-1)
-        points = points @ torch.from_numpy(rotation)  # rows p become R⁻¹p
-        phase = 2 * math.pi * torch.einsum("hwx,bnx->bnhw", points, self.wave)
-        value = torch.cos(phase[:, None] + self.phase[..., None, None])
-        return torch.einsum("bcn,bcnhw->bchw", self.amplitude, value)

@@ -225,6 +225,30 @@ class Network(nn.Module):
         return self.strict(self.body(self.plain(self.first(self.first.in_type(features))))).tensor
 
 
+# --- trained layers and networks of R2Conv, for what is done with networks that exist ---------------------------------
+
+
+def convolution(space: str, pair: str, kernel_size: int = 3, make: type = R2Conv, **arguments: object) -> R2Conv:
+    """A trained layer: weights and bias away from their start."""
+    layer = make(*types(space, pair), kernel_size, **arguments)
+    shake(layer)
+    return layer
+
+
+def network(space: str = "C4", **arguments: object) -> enn.SequentialModule:
+    """Three layers with escnn's batch norm, ReLU and pooling."""
+    regular = field_type(space, "two regular")
+    return enn.SequentialModule(
+        convolution(space, "trivial -> two regular", padding=1, **arguments),
+        enn.InnerBatchNorm(regular),
+        enn.ReLU(regular),
+        convolution(space, "two regular -> two regular", padding=1, **arguments),
+        enn.PointwiseMaxPool2D(regular, kernel_size=2),
+        convolution(space, "two regular -> two regular", padding=1, **arguments),
+        enn.GroupPooling(regular),
+    )
+
+
 # --- networks that mix R2Conv and relaxed layers, to be exported ------------------------------------------------------
 
 C4 = field_type("C4", "two regular")

@@ -152,6 +152,7 @@ OPTIONS: dict[str, tuple[tuple[int, int], dict[str, object]]] = {
     "circular": ((3, 3), {"padding_mode": "circular", "padding": (1, 3)}),
     "groups": ((3, 3), {"groups": 2}),
     "no bias": ((3, 3), {"bias": False}),
+    "all at once": ((4, 6), {"padding": (2, 1), "padding_mode": "reflect", "stride": 2, "dilation": 2, "groups": 2}),
 }
 OPTIONS_OF_KAPPA: dict[str, tuple[tuple[int, int], dict[str, object]]] = {
     "hard disk": ((3, 3), {"support": "disk"}),

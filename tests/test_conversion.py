@@ -1,4 +1,7 @@
-"""Networks of R2Conv relaxed: they compute what they computed, learn to be soft, and find their way back."""
+"""Networks of R2Conv relaxed: they compute what they computed, learn to be soft, and find their way back, to escnn too.
+
+Networks with a forward of their own are in ``test_drop_in_networks``.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,17 @@ from functools import partial
 import pytest
 import small
 import torch
-from errors import ROUNDING, SINGLE, relative_error
-from escnn import gspaces, nn
-from escnn.nn import EquivariantModule, FieldType, R2Conv
+from errors import ROUNDING, SINGLE, answer_to, relative_error
+from escnn import gspaces
+from escnn import nn as enn
+from escnn.nn import EquivariantModule, FieldType, R2Conv, R2ConvTransposed
 from small import shake
-from small_networks import answer, left_alone, tensors_of
+from small_networks import C4, EVERY_MODE, answer, convolution, left_alone, network, settled, tensors_of
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
-from trained_networks import convolution, network, train_a_step
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network, harden_network, relax_network
+from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.layer.arguments import SOFTENING
 from escnn_relaxed.network import to_escnn
 from escnn_relaxed.network.relaxed_layers import Relaxed, in_eval_mode, named_relaxed_layers
@@ -44,12 +49,22 @@ TRANSPOSED: dict[str, dict[str, object]] = {
     "pairs": {"padding": (1, 0), "stride": (2, 2), "output_padding": (0, 1), "groups": 2},
     "rings and sigma": {"rings": [0.0, 1.0], "sigma": [0.4, 0.5]},
 }
+BASIS = ("rings", "sigma", "frequencies_cutoff", "basis_filter")
 TYPES = {"C4": "regular + regular -> irreps + irreps", "D4": "irreps + irreps -> regular + regular"}
 STRICT, STRICT_TRANSPOSED = (partial(layer, relax=None) for layer in (RelaxedR2Conv, RelaxedR2ConvTransposed))
 CASES = [(R2Conv, form, arguments) for form, arguments in FORMS.items()]
 CASES += [(STRICT, form, FORMS[form]) for form in ("reflect", "groups", "rings and sigma")]
 CASES += [(STRICT, "kernel 2, of which escnn has none", {"kernel_size": 2})]
-CASES += [(build, form, of) for form, of in TRANSPOSED.items() for build in (nn.R2ConvTransposed, STRICT_TRANSPOSED)]
+CASES += [(build, form, of) for form, of in TRANSPOSED.items() for build in (enn.R2ConvTransposed, STRICT_TRANSPOSED)]
+
+
+def train_a_step(module: EquivariantModule) -> None:
+    """One step of gradient descent on a target that is not equivariant."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.SGD(parameters, lr=0.1)
+    found = module(module.in_type(small.random_input(module.in_type, 8, 8, dtype=parameters[0].dtype))).tensor
+    torch.nn.functional.mse_loss(found, torch.randn_like(found)).backward()
+    optimiser.step()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -62,7 +77,7 @@ def test_relaxed_layer_computes_what_the_layer_computed_learns_and_finds_its_way
     trained = trained.double() if isinstance(trained, Relaxed) else trained
     expected = answer(trained.train(mode == "train"))
     relaxed = relax_network(trained, freeze=True, relax=SOFT)
-    is_transposed = isinstance(trained, nn.R2ConvTransposed)
+    is_transposed = isinstance(trained, enn.R2ConvTransposed)
     assert type(relaxed) is (RelaxedR2ConvTransposed if is_transposed else RelaxedR2Conv)
     assert relaxed.training == (mode == "train")
     assert relaxed.relaxed_subgroups == ("rotation",)
@@ -72,6 +87,16 @@ def test_relaxed_layer_computes_what_the_layer_computed_learns_and_finds_its_way
     back = harden_network(relaxed)
     assert (back.bias is None) == (trained.bias is None)
     assert back.bias is None or torch.equal(back.bias, trained.bias)
+    if trained.kernel_size == 2:
+        with pytest.raises(ValueError, match=r"escnn's R2Conv has an empty basis .*rings=\[0.707\] and"):
+            to_escnn(back)
+    else:
+        # Of escnn's own, whose change of mode keeps what it computes.
+        own = to_escnn(back.double(), **{name: of for name, of in arguments.items() if name in BASIS})
+        assert type(own) is (enn.R2ConvTransposed if is_transposed else R2Conv)
+        assert own.training == (mode == "train")
+        for module in (own, own.train(mode != "train")):
+            assert relative_error(answer(module), answer(back)) <= ROUNDING
     if build is R2Conv:
         trained.load_state_dict(dict(back.named_parameters()), strict=False)
         assert relative_error(answer(trained.train(mode == "train")), expected) <= TO_THE_BIT
@@ -101,7 +126,7 @@ def test_soft_part_of_a_layer_that_starts_at_zero_can_learn() -> None:
 def test_soft_layers_are_copied_as_they_are() -> None:
     soft, in_place = (RelaxedR2Conv(FIELDS, FIELDS, 1, relax=SOFT, initial_softness=0.2) for _ in range(2))
     in_place.harden()
-    mixed = nn.SequentialModule(soft, in_place, RelaxedR2Conv(FIELDS, FIELDS, 3, relax=None)).eval()
+    mixed = enn.SequentialModule(soft, in_place, RelaxedR2Conv(FIELDS, FIELDS, 3, relax=None)).eval()
     relaxed = relax_network(mixed, relax={"rotation": 0.3})
     assert relaxed[0] is not soft
     assert [repr(layer) for layer in list(relaxed)[:2]] == [repr(soft), repr(in_place)]
@@ -109,7 +134,7 @@ def test_soft_layers_are_copied_as_they_are() -> None:
     assert torch.equal(answer(relaxed), answer(mixed))
     assert [layer.softness().item() for _, layer in named_relaxed_layers(relaxed)] == [soft.softness().item(), 0, 0]
     with pytest.raises(ValueError, match=r"network has none of .*R2Conv.* to relax, nor a layer .*with relax=None"):
-        relax_network(nn.SequentialModule(soft, in_place))
+        relax_network(enn.SequentialModule(soft, in_place))
 
 
 def test_options_are_those_of_a_layer_beside_its_strict_part() -> None:
@@ -143,7 +168,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: relax_network(network(), relax={"reflection": 0.2}), "no reflection to relax"),
     (lambda: relax_network(network(), bias=False), r"no argument 'bias'.*takes these.*relax, "),
     (lambda: relax_network(torch.nn.Linear(2, 2)), r"none of escnn\.nn\.R2Conv, .* to relax"),
-    (lambda: relax_network(nn.R2ConvTransposed(FIELDS, FIELDS, 3, stride=(2, 1))), r"of equal ones, got \(2, 1\)"),
+    (lambda: relax_network(enn.R2ConvTransposed(FIELDS, FIELDS, 3, stride=(2, 1))), r"of equal ones, got \(2, 1\)"),
     (lambda: harden_network(network()), "network has no relaxed layer: relax_network"),
 ]
 
@@ -167,7 +192,7 @@ def test_frozen_parameters_stay_frozen(freeze: bool) -> None:
 def test_layers_that_share_weights_or_biases_go_on_sharing_them() -> None:
     trained = network()
     # One of escnn's, and a strict one of this package.
-    trained = nn.SequentialModule(*list(trained)[:5], _strict(trained[5]))
+    trained = enn.SequentialModule(*list(trained)[:5], _strict(trained[5]))
     trained[5].weights, trained[5].bias = trained[3].weights, trained[3].bias
     relaxed = relax_network(trained, relax=SOFT)
     assert relaxed[5].weights is relaxed[3].weights is not trained[3].weights
@@ -183,22 +208,22 @@ def test_layers_that_share_weights_or_biases_go_on_sharing_them() -> None:
 class Named(R2Conv):
     """Nothing of its own but its name and how it is built."""
 
-    def __init__(self, fields: nn.FieldType) -> None:
+    def __init__(self, fields: enn.FieldType) -> None:
         super().__init__(fields, fields, 3)
 
 
 class Doubled(R2Conv):
-    def forward(self, input: nn.GeometricTensor) -> nn.GeometricTensor:
+    def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:
         return super().forward(input) * 2.0
 
 
-class Transposed(nn.R2ConvTransposed):
+class Transposed(enn.R2ConvTransposed):
     def expand_parameters(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         return super().expand_parameters()
 
 
 class DoubledStrict(RelaxedR2Conv):
-    def forward(self, input: nn.GeometricTensor) -> nn.GeometricTensor:
+    def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:
         return super().forward(input) * 2.0
 
 
@@ -234,7 +259,7 @@ MORE_THAN_A_KERNEL = {
 @pytest.mark.parametrize("case", MORE_THAN_A_KERNEL)
 def test_layer_that_does_more_than_its_kernel_is_refused_or_left_as_it_is(case: str) -> None:
     build, message = MORE_THAN_A_KERNEL[case]
-    trained = nn.SequentialModule(Named(FIELDS), build())
+    trained = enn.SequentialModule(Named(FIELDS), build())
     with pytest.raises(ValueError, match=message):
         relax_network(trained, relax=SOFT)
     relaxed = relax_network(trained, lambda name, layer: name == "0", relax=SOFT)
@@ -270,7 +295,7 @@ class Holding(torch.nn.Module):
         self.third.weights = self.first.weights
         self.in_type = self.first.in_type
 
-    def forward(self, features: nn.GeometricTensor) -> nn.GeometricTensor:
+    def forward(self, features: enn.GeometricTensor) -> enn.GeometricTensor:
         return self.third(self.second(self.first(features)))
 
 
@@ -287,7 +312,7 @@ def test_other_modules_of_escnn_do_not_hinder() -> None:
     regular = small.field_type("C4", "regular")
     c4 = regular.fibergroup
     vectors = FieldType(gspaces.no_base_space(c4), [c4.regular_representation])
-    for other in (nn.R2ConvTransposed(regular, regular, 3), nn.Linear(vectors, vectors)):
+    for other in (enn.R2ConvTransposed(regular, regular, 3), enn.Linear(vectors, vectors)):
         module = torch.nn.ModuleDict({"layer": convolution("C4", "regular -> regular"), "other": other}).eval()
         relaxed = relax_network(module, lambda name, layer: name == "layer", relax=SOFT)
         assert isinstance(relaxed["layer"], RelaxedR2Conv)
@@ -301,7 +326,7 @@ def to_and_from_escnn(network: torch.nn.Module) -> torch.nn.Module:
 @pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning")
 @pytest.mark.parametrize("copied", [relax_network, export_network, to_and_from_escnn])
 def test_python_modules_that_a_network_keeps_are_shared(copied: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
-    network = Holding({"escnn": [nn], "torch": torch})
+    network = Holding({"escnn": [enn], "torch": torch})
     copy = copied(network)
     assert copy.held == network.held
     assert copy.held["escnn"] is not network.held["escnn"]
@@ -336,3 +361,133 @@ def test_module_in_two_parents_gets_its_own_mode_back() -> None:
             pass
         assert not encoder[1].training
         assert network.training
+
+
+# --- to_escnn: a hardened network as escnn's own modules, whose state escnn's code loads ------------------------------
+
+
+OF_D4 = small.field_type("D4", "regular + trivial + regular + quotient")
+
+
+def random_input(fields: FieldType, dtype: torch.dtype = torch.float64) -> Tensor:
+    return small.random_input(fields, 9, 10, dtype=dtype)
+
+
+def test_state_of_a_relaxed_network_loads_into_what_escnn_builds() -> None:
+    """The line of docs/how-to/export.md, for a network with two cutoffs."""
+
+    def build() -> enn.SequentialModule:
+        kept = R2Conv(C4, C4, 5, frequencies_cutoff=low, sigma=[0.4, 0.5, 0.6])
+        return enn.SequentialModule(kept, R2Conv(C4, C4, 3), R2ConvTransposed(C4, C4, 3, groups=2))
+
+    hardened = harden_network(relax_network(settled(build())))
+    for fresh in (build(), build().eval()):
+        fresh.train().load_state_dict({**fresh.state_dict(), **hardened.state_dict()})
+        features = random_input(C4, torch.float32)
+        assert relative_error(answer_to(fresh.eval(), features), answer_to(hardened.eval(), features)) <= SINGLE
+
+
+def test_what_is_shared_stays_shared_and_what_is_frozen_frozen() -> None:
+    layers = [RelaxedR2Conv(C4, C4, 3, relax=None) for _ in range(2)]
+    layers[1].weights = layers[0].weights
+    layers[0].bias.requires_grad_(False)
+    strict = to_escnn(nn.Sequential(*layers, layers[0]))
+    assert strict[0] is strict[2]
+    assert strict[0].weights is strict[1].weights
+    assert strict[0].weights.requires_grad
+    assert not strict[0].bias.requires_grad
+    # Nor do casts of one change the bases of others.
+    strict[0].double()
+    assert answer_to(R2Conv(C4, C4, 3), torch.zeros(1, C4.size, 5, 5)).dtype == torch.float32
+
+
+@EVERY_MODE
+@pytest.mark.parametrize("kinds", [(RelaxedR2Conv, R2Conv), (RelaxedR2ConvTransposed, R2ConvTransposed)])
+def test_groups_with_a_bias_are_those_of_escnn(kinds: tuple[type, type], mode: str) -> None:
+    layer = settled(kinds[0](C4, C4, 3, groups=2, relax=None)).train(mode == "train")
+    features, strict = random_input(C4, torch.float32), to_escnn(layer)
+    fresh = kinds[1](C4, C4, 3, groups=2)
+    fresh = fresh if mode == "train" else fresh.eval()
+    fresh.load_state_dict(to_escnn(layer).state_dict())
+    for each in (strict, fresh):
+        assert each.groups == 2
+        assert relative_error(answer_to(each.eval(), features), answer_to(layer, features)) <= SINGLE
+
+
+def of_two_layers() -> enn.SequentialModule:
+    convolutions = [R2Conv(C4, C4, 3, padding=1), R2Conv(C4, C4, 5, padding=2, bias=False)]
+    return enn.SequentialModule(convolutions[0], enn.InnerBatchNorm(C4), enn.ReLU(C4), convolutions[1])
+
+
+@EVERY_MODE
+def test_network_goes_there_and_back_and_training_goes_on_in_the_same_way(mode: str) -> None:
+    """Relaxed and hardened, it is what it was to the last bit, and what escnn builds anew loads its state."""
+    trained = settled(of_two_layers()).train(mode == "train")
+    hardened = harden_network(relax_network(trained, relax={"rotation": 0.25}))
+    strict = to_escnn(hardened)
+    assert [type(module) for module in strict] == [type(module) for module in trained]
+    fresh = of_two_layers() if mode == "train" else of_two_layers().eval()
+    fresh.load_state_dict(strict.state_dict())
+    features = random_input(C4, torch.float32)
+    # In eval mode first: a pass in training mode changes statistics.
+    expected = answer_to(copy.deepcopy(trained).eval() if mode == "train" else trained, features)
+    for module in (strict, fresh):
+        assert module.training == (mode == "train")
+        assert torch.equal(module[0].weights, trained[0].weights)
+        assert torch.equal(answer_to(module.eval(), features), expected)
+        assert torch.equal(answer_to(module.train(), features), answer_to(trained.train(), features))
+    # In double precision; copies, since escnn keeps bases for all layers.
+    hardened, strict, fresh = hardened.double(), to_escnn(hardened.double()), copy.deepcopy(of_two_layers()).double()
+    fresh.load_state_dict(strict.state_dict())
+    features = random_input(C4)
+    for each in (hardened, strict, fresh):
+        each.train()(C4(features)).tensor.square().sum().backward()
+    for other in (strict, fresh):
+        slopes = dict(other.named_parameters())
+        for name, parameter in hardened.named_parameters():
+            assert relative_error(slopes.pop(name).grad, parameter.grad) <= ROUNDING
+        assert not slopes
+
+
+def low(radius: float) -> float:
+    return 1.0 if radius else 0.0
+
+
+def test_basis_of_other_arguments_is_asked_for() -> None:
+    other = settled(enn.SequentialModule(R2Conv(C4, C4, 5, frequencies_cutoff=low, sigma=[0.4, 0.5, 0.6])))
+    hardened = harden_network(relax_network(enn.SequentialModule(other, R2Conv(C4, C4, 3))))
+    for given in ({}, {"frequencies_cutoff": low}):
+        with pytest.raises(ValueError, match=r"0\.0: escnn's R2Conv has another basis with (its default|freq)"):
+            to_escnn(hardened, **given)
+    with pytest.raises(TypeError, match="to_escnn has no argument 'padding'"):
+        to_escnn(hardened, padding=1)
+    strict = to_escnn(hardened, frequencies_cutoff=low, sigma=[0.4, 0.5, 0.6])
+    features = random_input(C4, torch.float32)
+    assert relative_error(answer_to(strict, features), answer_to(hardened, features)) <= SINGLE
+
+
+def hooked(register: str) -> nn.Module:
+    layer = RelaxedR2Conv(C4, C4, 3, relax=None)
+    getattr(layer, register)(lambda *_: None)
+    return layer
+
+
+NOT_OF_ESCNN: list[tuple[Callable[[], object], str]] = [
+    (lambda: enn.SequentialModule(enn.ReLU(C4), RelaxedR2Conv(C4, C4, 3)), "1 is not hardened, and escnn has no soft"),
+    (lambda: harden_network(RelaxedR2Conv(OF_D4, OF_D4, 3), ("rotation",)), "network is not hardened"),
+    (
+        lambda: harden_network(ResidualR2Conv(C4, C4, 3)),
+        "network is a ResidualR2Conv, which has no form in escnn: make",
+    ),
+    (lambda: hooked("register_forward_hook"), "network has forward_hooks, which would be lost"),
+    (lambda: hooked("register_forward_pre_hook"), "network has forward_pre_hooks, which would be lost"),
+    (lambda: nn.Linear(2, 2), "network has no relaxed layer"),
+    (lambda: "net", r"network must be a torch\.nn\.Module, got str: 'net'"),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), NOT_OF_ESCNN, ids=[message for _, message in NOT_OF_ESCNN])
+def test_what_is_no_layer_of_escnn_is_refused(build: Callable[[], object], message: str) -> None:
+    network = build()
+    with pytest.raises((TypeError, ValueError), match=message):
+        to_escnn(network)

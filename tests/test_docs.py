@@ -98,19 +98,6 @@ def test_page_leads_to_what_is_there_and_its_code_fits_the_column(page: Path) ->
     assert all((page.parent / file).exists() and len(alternative.split()) >= 8 for file, alternative in figures)
 
 
-def test_readme_has_code_early_and_the_output_of_the_letters() -> None:
-    """Behind one picture and two lines to install; the output, whole."""
-    assert python_blocks(README)[0][0] <= 27
-    assert text_of("outputs", "letters.txt").strip() in README.read_text(encoding="utf-8")
-
-
-def test_equations_keep_the_numbers_that_the_code_knows_them_by() -> None:
-    """A new one goes to the end of the page, or its number into every comment."""
-    labels = "operator steered-average factors tied modulation projection softness bound hybrid"
-    page = text_of("concepts", "mathematics.md")
-    assert re.findall(r"^:label: (\S+)$", page, re.MULTILINE)[:9] == labels.split()
-
-
 def test_every_test_that_the_page_of_the_paper_names_is_there() -> None:
     """In the last line of each item: files, and names with spaces for underscores."""
     page = text_of("how-to", "paper-by-sentence.md")
@@ -199,34 +186,6 @@ def test_reference_has_every_public_name_and_nothing_that_is_gone() -> None:
         assert member in importlib.import_module(module).__all__, name
 
 
-def test_every_picture_page_of_results_and_log_is_in_the_table_and_its_commands_are_there() -> None:
-    """In CONTRIBUTING.md, "Pages, pictures and logs"."""
-    table = CONTRIBUTING.read_text(encoding="utf-8").partition("## Pages, pictures and logs")[2]
-    made = {f"`results/{page.name}`" for page in DOCS.glob("results/*.md") if page.name != "index.md"}
-    made |= {f"`outputs/{path.name}`" for path in DOCS.glob("outputs/*")}
-    logs = {path.name for path in RESULTS.iterdir() if path.is_dir() or path.suffix in (".json", ".jsonl")}
-    made |= {f"`{name}`" for name in (re.sub("^(se2-|mnist6-180-).*", r"\1*", name) for name in logs)}
-    assert not [name for name in made if name not in table]
-    drawn = (DOCS / "pictures.py").read_text(encoding="utf-8")
-    assert not [path for path in DOCS.glob("images/*") if path.name not in table and f"{path.stem}" not in drawn]
-    commands = re.findall(r"`(?:python (?:-m )?|make )([\w./]+)", table)
-    assert len(commands) > 15
-    for command in commands:
-        module = ROOT / (command if command.endswith(".py") else command.replace(".", "/"))
-        is_target = re.search(rf"^{command}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-        assert is_target or module.is_dir() or module.with_suffix(".py").exists(), command
-
-
-@pytest.mark.slow
-def test_pictures_of_trained_networks_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = pytest.importorskip("pictures_of_training")
-    few = ["--images", "64", "--epochs", "1", "--output", str(tmp_path)]
-    monkeypatch.setattr("sys.argv", ["pictures_of_training", *few])
-    training.main()
-    names = {"error_by_angle.png", "frequency_over_training.png", "filter_over_positions.png"}
-    assert {path.name for path in tmp_path.iterdir()} == names
-
-
 @pytest.mark.slow
 def test_every_picture_is_drawn_and_stands_on_a_page(tmp_path: Path) -> None:
     pyplot, pictures = pytest.importorskip("matplotlib.pyplot"), pytest.importorskip("pictures")
@@ -237,15 +196,6 @@ def test_every_picture_is_drawn_and_stands_on_a_page(tmp_path: Path) -> None:
         pyplot.close(figure)
         assert np.ptp(pyplot.imread(tmp_path / "picture.png")) > 0.5
         assert f"{name}.png" in shown
-
-
-@pytest.mark.slow
-def test_moving_picture_shows_a_strict_network_that_cannot_tell_and_a_soft_one_that_can() -> None:
-    frames = pytest.importorskip("turning_digit").frames()
-    upright, turned = frames[0], frames[len(frames) // 2]
-    assert upright["soft"].mean() < 0.1 < 0.9 < turned["soft"].mean()
-    # float32, resampled at the pixels
-    np.testing.assert_allclose(turned["strict"], upright["strict"], atol=1e-3)
 
 
 def test_softness_on_the_page_of_the_mathematics_is_that_of_the_default_kernel() -> None:

@@ -30,12 +30,20 @@ GEOMETRIES: dict[str, tuple[type[RelaxedConvolution], dict[str, object]]] = {
 }
 
 
-class Rolled(RelaxedR2Conv):
-    """A layer whose kernel lies beside its taps."""
+class _Rolled:
+    """What lays the kernel of a layer beside its taps."""
 
     def _filters(self, *setting: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
         bank, factors, bias = super()._filters(*setting)
         return bank.roll(1, -1), factors, bias
+
+
+class Rolled(_Rolled, RelaxedR2Conv):
+    pass
+
+
+class RolledInSpace(_Rolled, RelaxedR3Conv):
+    pass
 
 
 class Swapped(RelaxedR2Conv):
@@ -100,6 +108,19 @@ def test_soft_layer_is_checked_where_it_is_strict_and_the_rest_is_named(case: st
         assert checked_elements(layer, atol=1e-4, rtol=0.0) == expected
     (own,) = [each for each in caught if each.category is UserWarning]
     assert own.filename == __file__
+
+
+@pytest.mark.parametrize("space", ["octahedral", "O(3)", "cone 4"])
+def test_layer_of_volumes_is_checked_where_it_is_strict(space: str) -> None:
+    fields = small.volume_type(space)
+    strict = small.volume_layer(fields, relax=None, initial_softness=None, padding=(1, 2, 0), stride=2)
+    found = strict.check_equivariance(atol=1e-5, rtol=0, verbose=False)
+    assert {element for element, _ in found} == set(small.voxel_symmetries(fields.gspace))
+    with pytest.warns(UserWarning, match="the layer is soft in rotation"):
+        (only,) = small.volume_layer(fields, initial_softness=0.3).check_equivariance(atol=1e-5, verbose=False)
+    assert only[0] == fields.fibergroup.identity
+    with pytest.raises(AssertionError, match="too high"):
+        RolledInSpace(fields, fields, 3, relax=None).check_equivariance(verbose=False)
 
 
 def test_layer_is_left_as_it_is_and_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,20 +50,3 @@ def test_one_frequency_for_both_axes_is_the_sum_of_their_gradients() -> None:
         network(images.double()).square().sum().backward()
         gradients.append(network.features[0].kernel.frequency.translation.grad.sum())
     torch.testing.assert_close(*gradients)
-
-
-def test_options_of_the_kernel_reach_the_layers() -> None:
-    settings = [
-        *('kernel.net="fourier"', "kernel.features=5", "kernel.hidden_size=7", "kernel.support='smooth'"),
-        *("kernel.filter_frequency={position=0.5, rotation=2.0}", 'kernel.sampling="random"'),
-        *('kernel.rotation_coordinates="circle"', "fields=[1,1]", "relax={translation=0.25, rotation=0.25}"),
-    ]
-    network = build_network(override(read_row("se2-4-soft").configuration, settings), 10, 3)
-    for layer in (network.features[0], network.features[3].body[0]):
-        kernel = layer.kernel
-        assert (kernel.net.filter_projection.shape[0], kernel.net.hidden_size) == (5, 7)
-        assert kernel.options.sampling == "random"
-        facts = kernel.describe()
-        assert facts["filter frequency"] == {"position": 0.5, "rotation": 2.0, "reflection": 1.0}
-        assert (facts["support"], facts["rotation coordinates"]) == ("smooth", "circle")
-        assert layer.domain_frequency.keys() == {"translation", "rotation"}

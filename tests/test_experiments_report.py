@@ -53,15 +53,6 @@ def test_the_curve_goes_from_strict_over_the_row_to_its_overrides(tmp_path: Path
     assert chosen[1:] == ["0.5", "50.00"]
 
 
-def test_two_seeds_are_both_printed_and_three_have_an_error(tmp_path: Path) -> None:
-    for name, values in {"se2-4-soft": (61.0, 62.0), "se2-8-soft": (1.0, 2.0, 3.0)}.items():
-        for seed, value in enumerate(values):
-            write(tmp_path, name, seed, value)
-    accuracies = report(tmp_path).partition("## Accuracy")[2]
-    assert cells(accuracies, "SE(2), 4 rotations, soft in SO(2)")[0][1:3] == ["61.00 and 62.00", "2"]
-    assert cells(accuracies, "SE(2), 8 rotations, soft in SO(2)")[0][1:3] == ["2.00 ± 0.58", "3"]
-
-
 def test_runtimes_are_ratios_beside_the_papers_with_text_before_and_after(tmp_path: Path) -> None:
     write(tmp_path, "t2-strict", 0, 30.0)
     ratio = {"median": 12.34, "low": 10.0, "high": 15.0, "seconds": 0.1}

@@ -103,16 +103,12 @@ def induced() -> FieldType:
     return FieldType(O2, [fields[1], fields[0], fields[1], fields[1]])
 
 
-def gated(order: str) -> enn.GatedNonLinearity1:
-    """Gates first, or last, or each before its field."""
-    trivial, values = [IRREPS.gspace.trivial_repr], list(IRREPS.representations)
-    if order == "in turn":
-        representations = [field for value in values for field in (*trivial, value)]
-        labels = ["gate", "gated"] * len(values)
-    else:
-        parts = [(trivial * len(values), ["gate"] * len(values)), (values, ["gated"] * len(values))]
-        (first, first_labels), (second, second_labels) = parts if order == "first" else parts[::-1]
-        representations, labels = first + second, first_labels + second_labels
+def gated() -> enn.GatedNonLinearity1:
+    """Gates each before its field, and last those of the last two."""
+    trivial, (first, *more, one, other) = IRREPS.gspace.trivial_repr, IRREPS.representations
+    representations = [field for value in (first, *more) for field in (trivial, value)]
+    representations += [one, other, trivial, trivial]
+    labels = ["gate", "gated"] * (1 + len(more)) + ["gated"] * 2 + ["gate"] * 2
     return enn.GatedNonLinearity1(FieldType(IRREPS.gspace, representations), labels)
 
 
@@ -150,7 +146,6 @@ MODULES: dict[str, Callable[[], EquivariantModule]] = {
     "average pool, ceil": lambda: enn.PointwiseAvgPool2D(MIXED, 2, ceil_mode=True),
     "average pool, antialiased": lambda: enn.PointwiseAvgPoolAntialiased2D(MIXED, 0.66, stride=2),
     "adaptive average": lambda: enn.PointwiseAdaptiveAvgPool2D(MIXED, 3),
-    "adaptive maximum": lambda: enn.PointwiseAdaptiveMaxPool2D(C4, 3),
     "group pooling": lambda: enn.GroupPooling(C4),
     "group pooling, sizes mixed": lambda: enn.GroupPooling(MIXED),
     "norm pooling": lambda: enn.NormPool(IRREPS),
@@ -169,12 +164,9 @@ MODULES: dict[str, Callable[[], EquivariantModule]] = {
     "norm relu": lambda: enn.NormNonLinearity(IRREPS),
     "norm softplus, no bias": lambda: enn.NormNonLinearity(IRREPS, "n_softplus", bias=False),
     "squash": lambda: enn.NormNonLinearity(IRREPS, "squash", bias=False),
-    "gates first": lambda: gated("first"),
-    "gates last": lambda: gated("last"),
-    "gates in turn": lambda: gated("in turn"),
+    "gates in any order": gated,
     "gates apart": lambda: two_inputs(vectors(SO2)),
     "gates apart, D4": lambda: two_inputs(mixed(D4)),
-    "gates apart, O(2)": lambda: two_inputs(mixed(O2)),
     "gates inside": lambda: uniform(SO2),
     "pointwise elu": lambda: enn.PointwiseNonLinearity(regular(D4), "p_elu"),
     "pointwise sigmoid": lambda: enn.PointwiseNonLinearity(regular(D4), "p_sigmoid"),
@@ -187,7 +179,6 @@ MODULES: dict[str, Callable[[], EquivariantModule]] = {
         O2, (0.0, 1), 3, O2.fibergroup.bl_irreps(2), type="regular", N=8
     ),
     "concatenated": lambda: enn.ConcatenatedNonLinearity(FieldType(C8, [C8.regular_repr, C8.trivial_repr])),
-    "concatenated tanh": lambda: enn.ConcatenatedNonLinearity(regular(D4, 1), "c_tanh"),
     "vector field": lambda: enn.VectorFieldNonLinearity(regular(C8)),
     "induced norms": lambda: enn.InducedNormNonLinearity(induced()),
     "induced norms squashed": lambda: enn.InducedNormNonLinearity(induced(), "squash", bias=False),

@@ -1,19 +1,43 @@
-"""``export_network``: whole networks as plain PyTorch, with the same numbers, that run where escnn is not installed."""
+"""``export_network``: whole networks as plain PyTorch, with the same numbers; a forward of their own stays.
+
+That public ones compute the same, traced, saved and in ONNX too, is in ``test_drop_in_networks``.
+"""
 
 from __future__ import annotations
 
+import io
 import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import small
 import torch
-from errors import SINGLE, relative_error
+from errors import BROKEN, SINGLE, SINGLE_REORDERED, relative_error
+from escnn import gspaces
 from escnn import nn as enn
-from escnn.nn import EquivariantModule, GeometricTensor
-from small_networks import C4, EVERY_MODE, Block, answers, left_alone, mixed_network, settled, tensors_of
+from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
+from small_networks import (
+    BATCH,
+    C4,
+    EVERY_MODE,
+    WHAT_EXPORTERS_WARN_OF,
+    Block,
+    OnTensors,
+    answers,
+    left_alone,
+    mixed_network,
+    of_onnx_runtime,
+    settled,
+    tensors_of,
+)
 from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
 
-from escnn_relaxed import RelaxedR2Conv, export_network
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network, harden_network
+
+pytestmark = WHAT_EXPORTERS_WARN_OF
 
 
 def assert_same(network: nn.Module, exported: nn.Module) -> None:
@@ -120,7 +144,6 @@ class PlainNetwork(nn.Module):
         return nn.ModuleList([self.block.export()])
 
 
-@pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning")
 @pytest.mark.parametrize("is_sequence", [True, False])
 def test_export_of_a_block_that_cannot_be_called_leaves_its_forward(is_sequence: bool) -> None:
     network = enn.SequentialModule(BlockOfParts(C4, C4), enn.ReLU(C4)) if is_sequence else PlainNetwork()
@@ -189,3 +212,289 @@ def test_count_of_batches_is_exported() -> None:
         norm(C4(torch.randn(2, C4.size, 4, 4)))
     (plain,) = export_network(enn.SequentialModule(norm))
     assert plain.num_batches_tracked == 3
+
+
+# Networks with a forward of their own.
+
+SPACE = gspaces.flipRot2dOnR2(4)
+NARROW = FieldType(SPACE, [SPACE.regular_repr])
+CIRCLE = gspaces.rot2dOnR2(-1, maximum_frequency=2)
+
+
+def of_narrow(batch: int = 2) -> Tensor:
+    return torch.randn(batch, NARROW.size, 9, 9)
+
+
+def in_eval(network: nn.Module, features: Tensor) -> Tensor:
+    with torch.no_grad():
+        return network.eval()(features)
+
+
+class Scaled(R2Conv):
+    """A forward that is younger than what exports the layer."""
+
+    def forward(self, features: GeometricTensor) -> GeometricTensor:
+        return super().forward(features) * 2.0
+
+
+class SequentialOfItsOwn(enn.SequentialModule):
+    def forward(self, features: GeometricTensor) -> GeometricTensor:
+        return features + super().forward(features)
+
+
+WITHOUT_PLAIN_FORM = {
+    "Scaled": lambda: Scaled(NARROW, NARROW, 3),
+    "SequentialOfItsOwn": lambda: SequentialOfItsOwn(soft_layer(NARROW)),
+    "InnerBatchNorm": lambda: enn.InnerBatchNorm(NARROW, track_running_stats=False),
+    "IIDBatchNorm2d": lambda: enn.IIDBatchNorm2d(NARROW, track_running_stats=False),
+    "GatedNonLinearity1": lambda: enn.GatedNonLinearity1(
+        FieldType(CIRCLE, [CIRCLE.trivial_repr, CIRCLE.irrep(1)]), drop_gates=False
+    ),
+    "MultipleModule": lambda: enn.MultipleModule(
+        NARROW + NARROW, ["one", "two"], [(Block(NARROW, NARROW), "one"), (enn.ELU(NARROW), "two")]
+    ),
+}
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+@pytest.mark.filterwarnings("default:export_network keeps the forward:UserWarning")
+@pytest.mark.parametrize("name", WITHOUT_PLAIN_FORM)
+def test_what_has_no_plain_form_stays_as_it_is_and_is_named(name: str) -> None:
+    network = settled(OnTensors(WITHOUT_PLAIN_FORM[name]()))
+    with pytest.warns(UserWarning, match=rf"keeps the forward of OnTensors, {name}, .*needs escnn"):
+        exported = export_network(network)
+    features = torch.randn(2, network.fields.in_type.size, 8, 8)
+    expected = in_eval(network, features)
+    assert relative_error(in_eval(exported, features), expected) <= SINGLE
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+    assert relative_error(in_eval(exported, features), expected) <= SINGLE
+
+
+class ByType(OnTensors):
+    """Takes tensors and GeometricTensors, which it tells apart in a way that torch's FakeTensor escapes."""
+
+    def forward(self, features: Tensor | GeometricTensor) -> Tensor:
+        if type(features) is torch.Tensor:
+            features = self.fields.in_type(features)
+        return self.fields(features).tensor
+
+
+@pytest.mark.parametrize("is_exported", [False, True], ids=["of layers", "of plain parts"])
+def test_network_that_asks_for_the_type_of_its_input_hears_of_it_in_torch_export(is_exported: bool) -> None:
+    network = ByType(soft_layer(NARROW)).eval()
+    program = export_network(network) if is_exported else network
+    features = of_narrow()
+    assert relative_error(in_eval(program, features), in_eval(network, features)) <= SINGLE
+    with pytest.raises(
+        TypeError, match=r"got FakeTensor; .* isinstance\(x, torch.Tensor\) is true while torch exports"
+    ):
+        torch.export.export(program, (features,))
+    # Outside of torch.export the remedy is the usual one alone.
+    with pytest.raises(TypeError, match=r"got Tensor; wrap a tensor with in_type\(tensor\)$"):
+        program.fields(features)
+
+
+@pytest.mark.parametrize("register", REGISTER[:2])
+def test_hooks_of_what_keeps_its_forward_are_kept_and_others_refused(register: str) -> None:
+    """Of a network, a block and a head; of fields their tensors are doubled."""
+    fields = enn.SequentialModule(Block(NARROW, NARROW), enn.ELU(NARROW))
+    network, features = settled(nn.Sequential(OnTensors(fields), nn.Conv2d(NARROW.size, 3, 1))), of_narrow()
+    for kept in (network, fields[0], fields, network[1]):
+        getattr(kept, register)(lambda module, inputs, output=None: (inputs[0] if output is None else output) * 2.0)
+    exported = export_network(network)
+    assert relative_error(in_eval(exported, features), in_eval(network, features)) <= SINGLE
+    getattr(fields[0].conv, register)(doubled)
+    with pytest.raises(ValueError, match=r"^0\.fields\.0\.conv has forward_(pre_)?hooks, which would be lost"):
+        export_network(network)
+
+
+class Levels(nn.Module):
+    """Fields of several types, by name; a layer that appears twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.second = soft_layer(NARROW)
+        self.pool = enn.GroupPooling(NARROW)
+
+    def forward(self, features: Tensor) -> dict[str, GeometricTensor]:
+        features = self.second(self.first(NARROW(features)))
+        return {"fields": features, "pooled": self.pool(features)}
+
+
+class TensorsOf(nn.Module):
+    """The tensors of fields by name, as the docs have it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return {name: fields.tensor for name, fields in self.network(images).items()}
+
+
+def test_network_that_returns_fields_by_name_is_exported_and_traced_by_their_tensors() -> None:
+    network = settled(Levels()).eval()
+    exported = export_network(network)
+    assert exported.first is exported.second
+    tensors, some = TensorsOf(exported), of_narrow()
+    traced = torch.jit.trace(tensors, some, strict=False)
+    program = torch.export.export(tensors, (some,), dynamic_shapes=({0: BATCH},)).module()
+    features = of_narrow(5)
+    with torch.no_grad():
+        expected, found = network(features), exported(features)
+        for name, fields in expected.items():
+            assert found[name].type == fields.type
+            for tensor in (found[name].tensor, traced(features)[name], program(features)[name]):
+                assert relative_error(tensor, fields.tensor) <= SINGLE
+
+
+def test_shape_of_an_output_is_known_without_the_module() -> None:
+    exported = export_network(OnTensors(soft_layer(NARROW, NARROW + NARROW, stride=2)))
+    assert exported.fields.evaluate_output_shape((2, NARROW.size, 9, 9)) == (2, 2 * NARROW.size, 5, 5)
+
+
+# --- exported modules and networks of GeometricTensors in PyTorch's tools: graphs, traces, compilation, ONNX ----------
+
+
+SIDE = 8
+
+
+def in_translation(**arguments: object) -> RelaxedR2Conv:
+    return soft_layer(C4, soft_translation=True, **{"padding": 0, **arguments})
+
+
+def network() -> enn.SequentialModule:
+    """R2Conv, a relaxed layer that is soft in translation too, and escnn's modules between them."""
+    first = R2Conv(C4, C4, 3, padding=1, padding_mode="circular")
+    return settled(
+        enn.SequentialModule(first, enn.InnerBatchNorm(C4), enn.ReLU(C4), in_translation(), enn.GroupPooling(C4))
+    )
+
+
+FORMS: dict[str, Callable[[], EquivariantModule]] = {
+    "stationary": lambda: soft_layer(C4, padding=0),
+    "in translation": lambda: in_translation(padding=1, padding_mode="reflect"),
+    "in translation, stride": lambda: in_translation(stride=2, padding=1),
+    "network": network,
+}
+
+
+def images(batch: int = 2) -> Tensor:
+    return small.random_input(C4, SIDE, SIDE, batch=batch, dtype=torch.float32)
+
+
+def assert_same_gradients(module: nn.Module, compiled: Callable[[Tensor], Tensor], features: Tensor) -> None:
+    """The same answers, and gradients of their squares for the features and every parameter."""
+    results = []
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for call in (module, compiled):
+        values = features.clone().requires_grad_()
+        answer = call(values)
+        gradients = torch.autograd.grad(answer.square().sum(), [values, *parameters])
+        results.append([answer.detach(), *gradients])
+    for expected, found in zip(*results, strict=True):
+        # Both are 0 where a rectification is dead.
+        assert torch.equal(found, expected) or relative_error(found, expected) <= SINGLE_REORDERED
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", FORMS)
+def test_exported_module_is_a_trace_and_a_program_that_are_saved_and_loaded(form: str, tmp_path: Path) -> None:
+    exported = export_network(FORMS[form]())
+    torch.jit.save(torch.jit.trace(exported, images()), tmp_path / "trace.pt")
+    program = torch.export.export(exported, (images(),), dynamic_shapes=({0: BATCH},))
+    torch.export.save(program, tmp_path / "program.pt2")
+    for loaded in torch.jit.load(tmp_path / "trace.pt"), torch.export.load(tmp_path / "program.pt2").module():
+        for batch in (1, 5):
+            features = images(batch)
+            assert relative_error(loaded(features), exported(features)) <= SINGLE
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "c++", "clang++"))), reason="no C++ compiler")
+def test_exported_convolution_is_compiled_into_code() -> None:
+    torch.compiler.reset()
+    exported = export_network(enn.SequentialModule(soft_layer(C4), enn.ReLU(C4)))
+    assert_same_gradients(exported, torch.compile(exported, fullgraph=True), images())
+
+
+SIDES = [(8, 8), (5, 9), (12, 7), (6, 6)]
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_onnx_runtime_computes_the_same_for_images_of_any_size() -> None:
+    """Factors at the pixels are made in the graph."""
+    exported, sides = export_network(in_translation(padding=1, stride=2)), {2: torch.export.Dim.DYNAMIC}
+    sides[3] = torch.export.Dim.DYNAMIC
+    program = torch.onnx.export(exported, (images(),), dynamo=True, dynamic_shapes=(sides,), verbose=False)
+    file = io.BytesIO()
+    program.save(file)
+    for size in SIDES:
+        features = small.random_input(C4, *size, dtype=torch.float32)
+        assert relative_error(of_onnx_runtime(file, features), exported(features)) <= SINGLE_REORDERED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_exported", [False, True], ids=["layer", "exported"])
+def test_layer_soft_in_translation_is_not_compiled_for_each_size(is_exported: bool) -> None:
+    torch.compiler.reset()
+    layer = in_translation(padding=1)
+    module = layer.export() if is_exported else OnTensors(layer)
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(module, fullgraph=True, backend=count)
+    for size in SIDES:
+        features = small.random_input(C4, *size, dtype=torch.float32)
+        assert relative_error(compiled(features).detach(), module(features).detach()) <= SINGLE
+    # One for the first size, and one for all others.
+    assert len(graphs) <= 2
+
+
+# Deprecated in favour of the other one, and in use.
+@pytest.mark.filterwarnings("ignore:Constant folding:UserWarning")
+@pytest.mark.parametrize("kind", [RelaxedR2Conv, RelaxedR2ConvTransposed])
+@torch.no_grad()
+def test_older_exporter_to_onnx_takes_layers_soft_in_translation(kind: type[RelaxedR2Conv]) -> None:
+    layer = kind(C4, C4, 3, padding=1, relax={"translation": 0.25}, initial_softness=0.3)
+    exported, features, file = layer.export(), torch.randn(1, C4.size, 7, 6), io.BytesIO()
+    torch.onnx.export(exported, (features,), file, dynamo=False)
+    assert relative_error(of_onnx_runtime(file, features), exported(features)) <= SINGLE_REORDERED
+
+
+LAYERS: dict[str, Callable[[], EquivariantModule]] = {
+    "stationary": lambda: soft_layer(C4),
+    "in translation": in_translation,
+    "hardened": lambda: harden_network(soft_layer(C4)),
+}
+
+
+@pytest.mark.parametrize("layer", ["stationary", "in translation"])
+def test_compiled_layer_sees_changes_in_evaluation(layer: str) -> None:
+    torch.compiler.reset()
+    module = OnTensors(LAYERS[layer]()).eval()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    features = images()
+    with torch.no_grad():
+        before = compiled(features)
+        for parameter in module.parameters():
+            parameter.mul_(1.5)
+        assert relative_error(compiled(features), module(features)) <= SINGLE
+        assert relative_error(compiled(features), before) > BROKEN
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@torch.no_grad()
+def test_layer_on_geometric_tensors_is_traced_and_a_graph_for_torch_export(layer: str) -> None:
+    module = OnTensors(LAYERS[layer]()).eval()
+    traced = torch.jit.trace(module, images())
+    program = torch.export.export(module, (images(),), dynamic_shapes=({0: BATCH},)).module()
+    features = images(5)
+    for found in traced(features), program(features):
+        assert relative_error(found, module(features)) <= SINGLE

@@ -1,22 +1,26 @@
-"""The penalty on ω′, its group of parameters, what optimisers do with it, and one ω′ for layers or both axes."""
+"""The ω′ of a kernel: the penalty on it, its group of parameters, one ω′ for layers or both axes, its state."""
 
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+from collections import OrderedDict
 
 import pytest
 import small
 import torch
 from baseline_layers import WAYS, baseline
 from errors import ROUNDING
+from escnn import gspaces
 from escnn.nn import R2Conv
 from small import soft_regular_layer
 from small_networks import network_of
 from torch import Tensor, nn
 
-from escnn_relaxed import RelaxedR2Conv, frequency_penalty, parameter_groups
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv, frequency_penalty, parameter_groups
 from escnn_relaxed.baselines import PartialR2Conv
+from escnn_relaxed.kernel.domain_frequency import DomainFrequency
 from escnn_relaxed.learning import share_domain_frequency
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
@@ -155,3 +159,127 @@ def test_state_dicts_have_the_keys_of_before_and_load() -> None:
         assert len(frequencies_of(each)) == count
         assert torch.equal(answer(each), answer(network))
         assert layers_of(each)[0].domain_frequency["translation"].tolist() == pytest.approx([0.7, 0.7])
+
+
+# --- the ω′ of a kernel by itself: what is raised for a while, whether the kernel may vary, its state -----------------
+
+
+def values(frequency: DomainFrequency) -> dict[str, list[float]]:
+    return {name: value.tolist() for name, value in frequency.values().items()}
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("start", "raised"),
+    [
+        (
+            {"rotation": 0.0, "reflection": -0.125, "translation": (0.0, 1.0)},
+            {"rotation": [0.0], "reflection": [0.25], "translation": [0.0, 1.0]},
+        ),
+        ({"rotation": 0.0, "translation": 0.0}, {"rotation": [0.25], "translation": [0.25, 0.25]}),
+    ],
+    ids=["some are 0", "all are 0"],
+)
+def test_frequencies_are_raised_within_a_block_but_those_of_0(start: dict, raised: dict[str, list[float]]) -> None:
+    frequency = DomainFrequency(start)
+    before = values(frequency)
+    with frequency.at_least(0.25):
+        assert values(frequency) == raised
+    assert values(frequency) == before
+
+
+def test_kernel_may_vary_where_a_frequency_is_learned_or_not_0() -> None:
+    fixed, learned = (DomainFrequency({"rotation": 0.0, "reflection": 0.5}, learn) for learn in (False, True))
+    assert not fixed.may_vary("rotation")
+    assert fixed.may_vary("reflection")
+    assert fixed.may_vary("rotation", "reflection")
+    assert fixed.may_vary()
+    assert learned.may_vary("rotation")
+    assert not learned.may_vary("translation")
+    assert DomainFrequency({"translation": (0.0, 0.5)}).may_vary("translation")
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+def test_sign_of_a_frequency_does_not_make_it_resolved() -> None:
+    frequency = DomainFrequency({"rotation": 0.1})
+    frequency.limits["rotation"] = (0.3, "of the samples")
+    frequency.set(rotation=-0.3)
+    with pytest.warns(UserWarning, match=r"frequency 0.5 of rotation is above 0.3 \(of the samples\)"):
+        frequency.set(rotation=-0.5)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("space", "options", "expected"),
+    [
+        ("C8", {"kernel": ContinuousKernel(hidden_size=2)}, 0.25),
+        ("C8", {"kernel": ContinuousKernel(hidden_size=2, rotation_coordinates="log")}, 1.0),
+        # As large as two and three samples resolve: N/4π.
+        ("C2", {"kernel": ContinuousKernel(hidden_size=2)}, 2 / (4 * math.pi)),
+        ("C3", {"kernel": ContinuousKernel(hidden_size=2)}, 3 / (4 * math.pi)),
+        # Rotations of space, and cosets of what is kept: two of each.
+        ("half turns of space", {}, 2 / (4 * math.pi)),
+        ("C8", {"keep": "C4"}, 2 / (4 * math.pi)),
+    ],
+)
+def test_default_frequency_is_a_quarter_or_1_in_logarithms_where_samples_resolve_it(
+    space: str, options: dict, expected: float
+) -> None:
+    if space in small.GSPACES:
+        layer = RelaxedR2Conv(*small.types(space, "regular -> regular"), 3, **options)
+    else:
+        gspace = gspaces.rot2dOnR3(2)
+        layer = RelaxedR3Conv(gspace.type(gspace.trivial_repr), gspace.type(gspace.regular_repr), 3)
+    assert layer.domain_frequency["rotation"].item() == pytest.approx(expected, rel=1e-6)  # float32
+
+
+def test_subgroups_are_named_by_all_that_can_be_read_twice() -> None:
+    """Several layers are built with one value, of which the second would be strict if the first used it up."""
+    fields, names = small.types("D4", "regular -> regular"), {"rotation": 0.5, "reflection": 0.5}
+    for relax in (list(names), tuple(names), set(names), frozenset(names), names.keys()):
+        assert list(RelaxedR2Conv(*fields, 3, relax=relax).domain_frequency) == list(names)
+    for name in ("translation", *names):
+        assert list(RelaxedR2Conv(*fields, 3, relax=name).domain_frequency) == [name]
+    with pytest.raises(ValueError, match=r"relax: unknown subgroup 'spin'; subgroups are .*None is a strict layer"):
+        RelaxedR2Conv(*fields, 3, relax="spin")
+    for relax in (iter(names), (name for name in names)):
+        with pytest.raises(TypeError, match="relax must be the name of a subgroup"):
+            RelaxedR2Conv(*fields, 3, relax=relax)
+
+
+def test_fixed_frequency_is_a_setting_of_which_copies_are_handed_out() -> None:
+    """Writing to a copy changes nothing; setting it and loading a state do."""
+    layer = soft_regular_layer(relax={"rotation": 0.1, "translation": (0.1, 0.3)})
+    features = layer.in_type(torch.randn(2, 4, 5, 5, dtype=torch.float64))
+    assert [layer.domain_frequency[name].dtype for name in ("rotation", "translation")] == [torch.float64] * 2
+    before = layer(features).tensor
+    saved = [value for name, value in layer.state_dict().items() if "frequency" in name]
+    assert len(saved) == 2
+    for value in (*layer.domain_frequency.values(), *saved):
+        value.fill_(9.0)
+    assert torch.equal(layer(features).tensor, before)
+    assert [value.tolist() for value in layer.domain_frequency.values()] == [[0.1, 0.3], [0.1]]
+    assert not {name for name, _ in layer.named_buffers() if "frequency" in name}
+    layer.set_domain_frequency(rotation=0.2)
+    assert not torch.equal(layer(features).tensor, before)
+
+
+def test_state_keeps_a_fixed_frequency_in_float64_and_says_where_it_is_missing_or_of_another_size() -> None:
+    relax = {"rotation": 0.1, "translation": (0.1, 0.3)}
+    layer = soft_regular_layer(relax=relax).float()
+    state = layer.state_dict()
+    keys = {f"kernel.frequency.{name}": value for name, value in relax.items()}
+    for key, value in keys.items():
+        assert state[key].dtype == torch.float64
+        assert state[key].tolist() == list(value if isinstance(value, tuple) else [value])
+    other = soft_regular_layer(relax={"rotation": 0.7, "translation": 0.7}).float()
+    other.load_state_dict(state)
+    assert torch.equal(other.double().domain_frequency["rotation"], torch.tensor([0.1], dtype=torch.float64))
+    assert set(layer.state_dict()) == set(state)  # loading takes nothing away
+    for key in keys:
+        others = OrderedDict((name, value) for name, value in state.items() if name != key)
+        with pytest.raises(RuntimeError, match=f'Missing key.*"{key}"'):
+            other.load_state_dict(others)
+        assert other.load_state_dict(others, strict=False).missing_keys == [key]
+        with pytest.raises(RuntimeError, match=f"size mismatch for {key}: . value.s. here, 5 in the state"):
+            other.load_state_dict({**state, key: torch.zeros(5)})

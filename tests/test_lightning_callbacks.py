@@ -1,4 +1,4 @@
-"""The Lightning callbacks that log: what is logged is what the layers say."""
+"""The Lightning callbacks: what is logged is what the layers say, and how soft is learned as in a plain loop."""
 
 from __future__ import annotations
 
@@ -7,18 +7,91 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from errors import ROUNDING
+from escnn import nn as enn
+from small import soft_regular_layer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
+from escnn_relaxed import SoftnessEvidence
 from escnn_relaxed.measure import relaxation_scalars
 
 pytest.importorskip("lightning")
 
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning_runs import BATCHES, QUIET, Classifier, SaveAfterEpoch, loader, trainer
 
-from escnn_relaxed.learning.lightning_callbacks import LogRelaxation, _is_image, _tensors
+from escnn_relaxed.learning.lightning_callbacks import LearnSoftness, LogRelaxation, _is_image, _tensors
 
-pytestmark = QUIET
+# Lightning's own: what it uses of torch, and advice on loaders and logging that is none for a few images.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches .* is smaller than the logging interval"),
+]
+
+BATCH, IMAGES, EPOCHS = 8, 24, 4
+BATCHES = IMAGES // BATCH  # an epoch
+
+
+class Classifier(LightningModule):
+    """Two soft layers with batch norm between them, and a linear one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        first, second = soft_regular_layer(), soft_regular_layer()
+        norm = enn.InnerBatchNorm(first.out_type).double()
+        self.network = enn.SequentialModule(first, norm, enn.ReLU(first.out_type), second)
+        self.head = nn.Linear(second.out_type.size, 2).double()
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.head(self.network(self.network.in_type(features)).tensor.mean(dim=(2, 3)))
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        return self.loss(batch)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+def data(targets: Tensor | None = None) -> TensorDataset:
+    generator = torch.Generator().manual_seed(2)
+    features = torch.randn(IMAGES, 4, 5, 5, dtype=torch.float64, generator=generator)
+    labels = torch.randint(0, 2, (IMAGES,), generator=generator) if targets is None else targets
+    return TensorDataset(features, labels)
+
+
+def loader(targets: Tensor | None = None) -> DataLoader:
+    return DataLoader(data(targets), batch_size=BATCH)
+
+
+def trainer(*callbacks: Callback, max_epochs: int = EPOCHS, **arguments: Any) -> Trainer:
+    quiet: dict[str, Any] = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return Trainer(max_epochs=max_epochs, callbacks=list(callbacks), **{**quiet, **arguments})
+
+
+class SaveAfterEpoch(Callback):
+    """A checkpoint in the middle of a run that goes on."""
+
+    def __init__(self, path: Path, epoch: int) -> None:
+        self.path, self.epoch = path, epoch
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch == self.epoch:
+            trainer.save_checkpoint(self.path)
+
+
+# What is logged.
 
 
 class Keep(DummyLogger):
@@ -46,22 +119,22 @@ def test_softness_of_a_run_is_logged_at_the_start_and_after_each_epoch_and_chang
         assert [step for step, _ in callback.history[tag]] == [0, BATCHES, 2 * BATCHES]
         assert logger.logged[tag] == pytest.approx([of for _, of in callback.history[tag]], rel=1e-6)  # in float32
     assert after["softness/network.0"] != before["softness/network.0"]
-    # 4 images of 5×5 pixels in C4 fields, all of whose turns are exact: the layers are soft.
+    # All turns of C4 are exact on 5×5 pixels, and the layers are soft.
     assert after["equivariance_error/network.3"] > 0.01
     plain = Classifier()
     trainer(max_epochs=2).fit(plain, loader())
     assert all(torch.equal(value, plain.state_dict()[name]) for name, value in module.state_dict().items())
 
 
-IMAGES, VOLUMES = torch.ones(2, 4, 5, 5), torch.ones(2, 4, 5, 5, 5)
+PLANE, VOLUMES = torch.ones(2, 4, 5, 5), torch.ones(2, 4, 5, 5, 5)
 
 
 @pytest.mark.parametrize(
     ("batch", "images"),
     [
-        (IMAGES, IMAGES),
-        ([torch.zeros(2, dtype=torch.long), IMAGES], IMAGES),
-        ({"label": torch.zeros(2), "more": ({"image": IMAGES}, "name")}, IMAGES),
+        (PLANE, PLANE),
+        ([torch.zeros(2, dtype=torch.long), PLANE], PLANE),
+        ({"label": torch.zeros(2), "more": ({"image": PLANE}, "name")}, PLANE),
         ([VOLUMES, torch.zeros(2)], VOLUMES),
     ],
 )
@@ -80,3 +153,185 @@ def test_history_goes_on_from_a_checkpoint_without_errors_if_not_asked_for(tmp_p
         assert not tag.startswith("equivariance_error")
         assert [step for step, _ in resumed.history[tag]] == [BATCHES * epoch for epoch in range(5)]
         assert dict(resumed.history[tag]) == pytest.approx(dict(values), rel=1e-9)
+
+
+# How soft is learned.
+
+
+def plain_loop(
+    module: Classifier,
+    accumulate: int = 1,
+    inputs: int = 128,
+    likelihood: str = "categorical",
+    targets: Tensor | None = None,
+    decoupled: bool = False,
+) -> SoftnessEvidence:
+    """The penalty once in a step, however many batches it takes, and an update after each epoch from the third on."""
+    optimiser, evidence = module.configure_optimizers(), SoftnessEvidence(module, IMAGES, likelihood)
+    batches = list(loader(targets))
+    for epoch in range(EPOCHS):
+        for start in range(0, len(batches), accumulate):
+            chunk = batches[start : start + accumulate]
+            optimiser.zero_grad()
+            for batch in chunk:
+                (module.loss(batch) / accumulate).backward()
+            if decoupled:
+                evidence.decay(optimiser.param_groups[0]["lr"])
+            else:
+                evidence.penalty().backward()
+            optimiser.step()
+        if epoch >= 2:
+            evidence.update(data().tensors[0][:inputs], targets if likelihood == "gaussian" else None)
+    return evidence
+
+
+@pytest.mark.parametrize(("accumulate", "inputs"), [(1, 128), (1, 12), (3, 128)])
+def test_callback_is_a_plain_loop_with_an_update_after_each_epoch(accumulate: int, inputs: int) -> None:
+    check_is_plain_loop(Classifier(), Classifier(), LearnSoftness("categorical", inputs=inputs), accumulate, inputs)
+
+
+def test_callback_lets_soft_weights_decay_once_in_a_step() -> None:
+    callback = LearnSoftness("categorical", decoupled=True)
+    check_is_plain_loop(Classifier(), Classifier(), callback, accumulate=3, decoupled=True)
+
+
+def check_is_plain_loop(
+    module: Classifier,
+    expected: Classifier,
+    callback: LearnSoftness,
+    accumulate: int = 1,
+    inputs: int = 128,
+    targets: Tensor | None = None,
+    decoupled: bool = False,
+) -> None:
+    run = trainer(callback, accumulate_grad_batches=accumulate)
+    run.fit(module, loader(targets))
+    evidence = plain_loop(expected, accumulate, inputs, callback.evidence.likelihood, targets, decoupled)
+    for name, value in expected.state_dict().items():
+        assert torch.allclose(module.state_dict()[name], value, rtol=ROUNDING, atol=ROUNDING), name
+    assert callback.evidence.observations == IMAGES
+    rows, wanted = callback.evidence.table(), evidence.table()
+    assert [row.determined for row in rows] == pytest.approx([row.determined for row in wanted], rel=1e-9)
+    logged = {name: value.item() for name, value in run.callback_metrics.items()}
+    shares = {f"determined/{row.layer}/{row.subgroup}": row.gamma_per_weight for row in wanted}
+    assert logged == pytest.approx(shares, rel=1e-6)  # in float32
+
+
+def test_run_resumed_from_a_checkpoint_ends_as_the_run_that_went_on(tmp_path: Path) -> None:
+    path = tmp_path / "middle.ckpt"
+    module, callback = Classifier(), LearnSoftness("categorical")
+    trainer(callback, SaveAfterEpoch(path, 2)).fit(module, loader())
+    resumed, other = Classifier(), LearnSoftness("categorical")
+    trainer(other).fit(resumed, loader(), ckpt_path=path)
+    for name, value in module.state_dict().items():
+        assert torch.allclose(resumed.state_dict()[name], value, rtol=ROUNDING, atol=ROUNDING), name
+    assert other.evidence is not None
+    assert list(other.evidence.table()) == list(callback.evidence.table())
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+@pytest.mark.parametrize(("epoch", "batch"), [(0, 0), (0, 1), (0, 2), (2, 1), (2, 2)])
+def test_run_resumed_inside_an_epoch_counts_all_images(epoch: int, batch: int, tmp_path: Path) -> None:
+    """Also after the last batch of an epoch, and where fewer are left of it than an update takes."""
+    path = tmp_path / "middle.ckpt"
+
+    class Save(Callback):
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, data: Any, batch_idx: int) -> None:
+            if (trainer.current_epoch, batch_idx) == (epoch, batch):
+                trainer.save_checkpoint(path)
+
+    trainer(LearnSoftness("categorical"), Save()).fit(Classifier(), loader())
+    other = LearnSoftness("categorical")
+    trainer(other).fit(Classifier(), loader(), ckpt_path=path)
+    assert other.evidence is not None
+    assert other.evidence.observations == IMAGES
+    assert other.evidence.penalty() > 0
+
+
+class OfTargets(Classifier):
+    """A module whose loss is of the targets that it is given."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.of_targets = loss
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return self.of_targets(self(batch[0]), batch[1])
+
+
+class OneLogit(OfTargets):
+    """Without batch norm, so that a batch may be parted; of one logit, for whose curvature nothing is drawn."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.BCEWithLogitsLoss())
+        first, _, nonlinearity, second = self.network
+        self.network = enn.SequentialModule(first, nonlinearity, second)
+        self.head = nn.Linear(second.out_type.size, 1).double()
+
+
+@pytest.mark.slow
+def test_two_processes_are_a_plain_loop_over_the_images_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    targets = torch.randint(0, 2, (IMAGES, 1)).double()
+    module, expected = OneLogit(), OneLogit()
+    run = trainer(LearnSoftness("binary"), devices=2, strategy="ddp_spawn")
+    # A step takes all images, since Lightning shuffles them before it parts them.
+    run.fit(module, DataLoader(data(targets), batch_size=IMAGES // 2))
+    evidence = plain_loop(expected, IMAGES // BATCH, likelihood="binary", targets=targets)
+    # Sums are in another order, and Adam divides by gradients, of which some are small.
+    difference = max((module.state_dict()[name] - value).abs().max() for name, value in expected.state_dict().items())
+    assert difference < 1e-9
+    shares = {f"determined/{row.layer}/{row.subgroup}": row.gamma_per_weight for row in evidence.table()}
+    assert {name: value.item() for name, value in run.callback_metrics.items()} == pytest.approx(shares, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "targets", "loss"),
+    [
+        ("binary", torch.randint(0, 2, (IMAGES, 2)).double(), nn.BCEWithLogitsLoss()),
+        ("gaussian", torch.randn(IMAGES, 2, dtype=torch.float64), nn.MSELoss()),
+    ],
+)
+def test_other_likelihoods_are_a_plain_loop_too(likelihood: str, targets: Tensor, loss: nn.Module) -> None:
+    """An update of a regression takes the targets of its images."""
+    callback = LearnSoftness(likelihood)
+    check_is_plain_loop(OfTargets(loss), OfTargets(loss), callback, targets=targets)
+    assert callback.evidence.likelihood == likelihood
+
+
+def test_a_regression_without_targets_is_refused() -> None:
+    class Alone(Classifier):
+        def loss(self, batch: list[Tensor]) -> Tensor:
+            return self(batch[0]).square().mean()
+
+    with pytest.raises(ValueError, match="targets must be given where likelihood='gaussian'"):
+        trainer(LearnSoftness("gaussian")).fit(Alone(), DataLoader(TensorDataset(data().tensors[0]), batch_size=BATCH))
+
+
+def test_another_likelihood_than_in_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "middle.ckpt"
+    trainer(LearnSoftness("categorical"), SaveAfterEpoch(path, 2)).fit(Classifier(), loader())
+    with pytest.raises(ValueError, match="likelihood must be 'categorical', as in the checkpoint, got 'binary'"):
+        trainer(LearnSoftness("binary")).fit(Classifier(), loader(), ckpt_path=path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"likelihood": "poisson"}, "likelihood must be one of"),
+        ({"likelihood": None}, "likelihood must be one of"),
+        ({"first_epoch": -1}, "first_epoch must be >= 0"),
+        ({"inputs": 9}, "inputs must be >= 10"),
+        ({"prior_weights": -1.0}, "prior_weights must be"),
+        ({"prior_deviation": 0.0}, "prior_deviation must be"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LearnSoftness(**{"likelihood": "categorical", **arguments})
+
+
+def test_batches_without_images_are_refused() -> None:
+    labels = TensorDataset(torch.zeros(12, dtype=torch.long), torch.zeros(12, dtype=torch.long))
+    with pytest.raises(ValueError, match="LearnSoftness: a training batch has no floating-point tensor"):
+        trainer(LearnSoftness("categorical")).fit(Classifier(), DataLoader(labels, batch_size=4))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.group.exact_constants import EvaluationMemo
+from escnn_relaxed.group.exact_constants import EvaluationMemo, ExactConstants
 
 CONTEXTS = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 # Operations that make a filter bank or expand a bias: none of them is left where both are kept.
@@ -108,6 +108,18 @@ def test_what_is_kept_is_no_state_and_of_no_copy(form: str) -> None:
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         shake(other)
         assert relative_error(answer(other), uncached(other)) <= ROUNDING
+
+
+def test_constants_are_once_in_a_copy_and_results_of_the_last_few_settings_are_kept() -> None:
+    constants, made = ExactConstants(), []
+    constants.set_constant("value", np.array([1.0, 2.0]), single=np.array([1.5, 2.5]))
+    constants.set_constant("value", np.zeros(10_000))
+    copied = pickle.loads(saved := pickle.dumps(constants))
+    assert len(saved) < 1.2 * 8 * 10_000
+    assert torch.equal(copied.constant("value"), torch.zeros(10_000))
+    for setting in (*range(100), 99, 98, 0):
+        constants.remembered(setting, lambda setting=setting: made.append(setting))
+    assert made == [*range(100), 0]
 
 
 @EVERY_LAYER

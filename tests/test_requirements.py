@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,36 +65,3 @@ def test_lie_learn_that_does_not_import_or_is_missing_is_named_with_what_helps(t
 def test_package_that_is_imported_first_silences_what_escnn_says_of_py3nj(tmp_path: Path) -> None:
     code = "sys.modules['py3nj'] = None; import escnn_relaxed; from escnn import gspaces, nn"
     assert not said_on_import(code, tmp_path)
-
-
-def pins(name: str) -> dict[str, str]:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    return {of.lower().replace("_", "-"): version for of, version in re.findall(r"^([\w.-]+)==([\w.+]+)", text, re.M)}
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0]))
-
-
-@pytest.mark.skipif(not (ROOT / "constraints.txt").exists(), reason="no constraints beside the tests")
-def test_every_requirement_is_pinned_as_setup_allows_and_the_oldest_are_the_least_allowed(tmp_path: Path) -> None:
-    """The two narrower files change what constraints.txt has; docs/constraints.txt pins nothing twice."""
-    pytest.importorskip("setuptools")
-    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    written = (tmp_path / "escnn_relaxed.egg-info" / "requires.txt").read_text(encoding="utf-8")
-    main, docs = pins("constraints.txt"), pins("docs/constraints.txt")
-    assert not main.keys() & docs.keys()
-    both = main | docs
-    for requirement in re.findall(r"^\w.*$", written, re.MULTILINE):
-        name, relation, version = re.fullmatch(r"([\w.-]+?)(?:(==|>=)([\d.]+))?", requirement).groups()
-        name = name.lower().replace("_", "-")
-        assert name in both, f"{requirement} is in no constraints"
-        assert relation != "==" or both[name] == version
-        assert relation != ">=" or numbers(both[name]) >= numbers(version)
-        oldest = pins("constraints-oldest.txt").get(name)
-        assert oldest is None or numbers(oldest)[: len(numbers(version))] == numbers(version), requirement
-    for name in ("constraints-oldest.txt", "constraints-newest.txt"):
-        narrower = pins(name)
-        assert narrower
-        assert not [pin for pin, version in narrower.items() if main.get(pin) == version]

@@ -128,27 +128,6 @@ def test_interpolated_angles_have_what_interpolation_alone_leaves() -> None:
     assert (row.kind, row.accuracy, row.agreement, row.resampling) == ("interpolated", 0.5, 0.5, 0.5)
 
 
-class Brightness(nn.Module):
-    """Bright or dark, after pooling over windows of two pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pooling = nn.MaxPool2d(2)
-
-    def forward(self, images: Tensor) -> Tensor:
-        mean = self.pooling(images).mean(dim=(1, 2, 3))
-        return torch.stack([mean, -mean], dim=1)
-
-
-def test_strides_that_do_not_fit_are_told() -> None:
-    kinds, brightness, labels = {}, Brightness(), torch.zeros(4, dtype=torch.long)
-    for size in (6, 5):
-        images = torch.randn(4, 1, size, size)
-        rows = robustness_report(brightness, images, labels, in_type=IMAGE, shifts=[(1, 0), (2, 0)]).rows
-        kinds[size] = [row.kind for row in rows]
-    assert kinds == {6: ["exact"] * 3 + ["strided", "exact"], 5: ["strided"] * 4 + ["exact"]}
-
-
 def test_modes_come_back_and_strict_networks_lose_nothing() -> None:
     network = Network()
     network.body[1].eval()

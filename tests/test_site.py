@@ -62,12 +62,3 @@ def test_pages_render_without_errors_and_fit_a_phone() -> None:
     if result.returncode == 3:
         pytest.skip(result.stderr.strip())
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-def test_numbers_of_a_table_stay_whole() -> None:
-    """Their cells have the class whose lines do not break; cells with more in them do not."""
-    page = (HTML / "results" / "accuracy.html").read_text(encoding="utf-8")
-    found = re.findall(r'<td(?: class="([^"]*)")?><p>([^<]*)</p></td>', page)
-    cells = {text: kind for kind, text in found}
-    assert cells["6.85 ± 0.10"] == "number"
-    assert cells["smoke, level 9"] == ""

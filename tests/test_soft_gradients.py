@@ -14,8 +14,8 @@ import small
 import small_networks
 import torch
 from errors import ROUNDING, SINGLE_REORDERED
-from escnn import gspaces
 from escnn import nn as enn
+from escnn.gspaces import no_base_space
 from escnn.nn import FieldType, GeometricTensor
 from small import soft_layer, soft_regular_layer, soft_transposed_layer
 from small_networks import network_of
@@ -27,7 +27,6 @@ from escnn_relaxed import (
     RelaxedLinear,
     RelaxedR2Conv,
     RelaxedR2ConvTransposed,
-    RelaxedR3ConvTransposed,
 )
 from escnn_relaxed.kernel.tied import TiedKernel
 from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
@@ -39,14 +38,9 @@ IN_D4 = {"rotation": 0.25, "reflection": 0.3}
 
 
 def linear() -> RelaxedLinear:
-    space = gspaces.no_base_space(gspaces.flipRot2dOnR2(4).fibergroup)
-    fields = FieldType(space, [space.regular_repr, space.trivial_repr, space.regular_repr])
-    return RelaxedLinear(fields, FieldType(space, [space.regular_repr] * 2), initial_softness=0.3).double()
-
-
-def transposed_volume() -> RelaxedR3ConvTransposed:
-    fields = small.volume_type("cone 4")
-    return RelaxedR3ConvTransposed(fields, fields, 3, stride=2, initial_softness=0.3).double()
+    space = no_base_space(small.gspace("D4").fibergroup)
+    fields = FieldType(space, small.field_type("D4", "regular + trivial + regular").representations)
+    return RelaxedLinear(fields, FieldType(space, fields.representations[::2]), initial_softness=0.3).double()
 
 
 class Doubled(RelaxedR2Conv):
@@ -82,7 +76,7 @@ MODULATED: dict[str, Callable[..., RelaxedLayer]] = {
     "volumes, at pixels": partial(
         small.volume_layer, small.volume_type("cone 4"), relax={"rotation": 0.2, "translation": 0.4}
     ),
-    "volumes, transposed": transposed_volume,
+    "volumes, transposed": partial(small_networks.layer_of, "volumes, transposed"),
 }
 # The others are mapped over input by input.
 OTHERS: dict[str, Callable[..., RelaxedLayer]] = {

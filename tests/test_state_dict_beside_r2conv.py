@@ -15,8 +15,7 @@ from escnn import gspaces
 from escnn.nn import FieldType, R2Conv, R2ConvTransposed, R3Conv
 from reference import Layer
 from small import shake
-from small_networks import EVERY_MODE, answer, features_of, soft_weights, tensors_of
-from trained_networks import convolution
+from small_networks import EVERY_MODE, answer, convolution, features_of, soft_weights, tensors_of
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv, relax_network
 
