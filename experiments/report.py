@@ -57,7 +57,7 @@ def report(folder: Path) -> str:
     for result in results:
         scales.setdefault(repr(result.scale), []).append(result)
     for members in sorted(scales.values(), key=_place):
-        parts += [f"### {_heading(members[0])}", _scale_text(members[0])]
+        parts += [f"### {_heading(members[0])}", _scale_text(members)]
         parts.append(accuracy_table([result for result in members if not result.is_overridden]))
         curve = curve_table(members)
         if curve:
@@ -92,13 +92,18 @@ def _text(path: Path) -> list[str]:
     return [path.read_text(encoding="utf-8").strip()] if path.exists() else []
 
 
-def _scale_text(result: Result) -> str:
-    scale, images = result.configuration, result.images
+def _scale_text(members: Sequence[Result]) -> str:
+    scale, images = members[0].configuration, members[0].images
+    names = {"bf16-mixed": "bfloat16", "16-mixed": "float16", "32-true": "float32"}
+    rows: dict[str, list[str]] = {}
+    for member in members:
+        rows.setdefault(names[member.configuration.precision], []).append(member.row.name.partition("-")[0].upper())
+    precisions = [name if len(rows) == 1 else f"{name} ({', '.join(dict.fromkeys(of))})" for name, of in rows.items()]
     return (
         f"{images['train']:,} training, {images['validation']:,} validation and {images['test']:,} test images; "
         f"{scale.epochs} epochs, {scale.warmup_epochs} of them warm-up, in batches of {scale.batch_size}; Adam at "
         f"{scale.learning_rate:g}, weight decay {scale.weight_decay:g}; {'with' if scale.augment else 'no'} "
         f"augmentation; {scale.fields[0]} and {scale.fields[1]} fields in the blocks"
         f"{' as published' if scale.fields == (32, 64) else ', where the paper has 32 and 64'}; "
-        f"{'bfloat16' if scale.precision == 'bf16-mixed' else 'float32'}."
+        f"{' and '.join(precisions)}."
     )
