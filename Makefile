@@ -12,7 +12,7 @@ COMMA     := ,
 export PYTHON
 
 RUN    := $(VENV)/bin/python
-CORE   := relaxed_r2conv state_dict state_dict_beside_r2conv never_stale export export_network conversion steerable_basis \
+CORE   := relaxed_r2conv state_dict state_dict_beside_r2conv never_stale export_escnn export_network conversion steerable_basis \
           drop_in equivariance_of_layer softness_in_translation softness gradients compiled_bank lightning_callbacks
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
 

@@ -14,12 +14,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from escnn_relaxed import (
-    RelaxedR2Conv,
-    SoftnessEvidence,
-    measure,
-    robustness_report,
-)
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
 from escnn_relaxed.plots import (
     plot_evidence,
     plot_robustness,
@@ -94,7 +89,7 @@ def evidence_of_layers() -> Figure:
 
 def symmetry_profile() -> Figure:
     """How far each element moves the kernels of the soft network."""
-    profile = measure.symmetry_profile(trained(is_soft=True).network)
+    profile = trained(is_soft=True).evidence.symmetry_profile()
     return plot_symmetry_profile(profile).figure
 
 
