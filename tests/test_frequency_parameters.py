@@ -168,26 +168,6 @@ def values(frequency: DomainFrequency) -> dict[str, list[float]]:
     return {name: value.tolist() for name, value in frequency.values().items()}
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize(
-    ("start", "raised"),
-    [
-        (
-            {"rotation": 0.0, "reflection": -0.125, "translation": (0.0, 1.0)},
-            {"rotation": [0.0], "reflection": [0.25], "translation": [0.0, 1.0]},
-        ),
-        ({"rotation": 0.0, "translation": 0.0}, {"rotation": [0.25], "translation": [0.25, 0.25]}),
-    ],
-    ids=["some are 0", "all are 0"],
-)
-def test_frequencies_are_raised_within_a_block_but_those_of_0(start: dict, raised: dict[str, list[float]]) -> None:
-    frequency = DomainFrequency(start)
-    before = values(frequency)
-    with frequency.at_least(0.25):
-        assert values(frequency) == raised
-    assert values(frequency) == before
-
-
 def test_kernel_may_vary_where_a_frequency_is_learned_or_not_0() -> None:
     fixed, learned = (DomainFrequency({"rotation": 0.0, "reflection": 0.5}, learn) for learn in (False, True))
     assert not fixed.may_vary("rotation")

@@ -84,9 +84,10 @@ def _verdict_table(parts: Sequence[Part], name: str) -> str:
         is_main = part.is_forecast or (part.task, part.group, part.images) in MAIN_TABLES
         score = part.score if name == "as they are" else "turned"
         if is_main and part.head(score) and SOFT in part.ways:
-            gain = f"{_verdict(part.gains(SOFT, score))}, beside `{part.head(score)}`"
-            rows.append([f"{part.family}, {part.title}", *(_mean(part, way, score) for way in ways), gain])
-    return _table((name, *(f"`{way}`" for way in ways), "gain over the better strict head"), rows)
+            gain, verdict = _verdict(part.gains(SOFT, score))
+            scores = (_mean(part, way, score) for way in ways)
+            rows.append([f"{part.family}, {part.title}", *scores, gain, f"`{part.head(score)}`", verdict])
+    return _table((name, *(f"`{way}`" for way in ways), "gain", "over", "soft layers are"), rows)
 
 
 def _mean(part: Part, way: str, score: str) -> str:
@@ -94,15 +95,16 @@ def _mean(part: Part, way: str, score: str) -> str:
     return f"{fmean(found):.{2 if part.is_forecast else 1}f}" if found else "–"
 
 
-def _verdict(found: Sequence[float]) -> str:
+def _verdict(found: Sequence[float]) -> tuple[str, str]:
     """Return a mean gain, and whether its interval of 95 %, by Student's t, is above 0, below it, or holds it."""
     if not found:
-        return "–"
+        return "–", "–"
     error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
     gain = signed(f"{fmean(found):.2f}") + (f" ± {error:.2f}" if len(found) > 1 else "")
     reach = t.ppf(0.975, len(found) - 1) * error if len(found) > 1 else 0.0
     word = "level" if abs(fmean(found)) <= reach else ("ahead" if fmean(found) > 0 else "behind")
-    return f"{gain}, {len(found)} seed{'s' * (len(found) > 1)}, {word if len(found) >= FEWEST_SEEDS else 'not settled'}"
+    seeds = f"{len(found)} seed{'s' * (len(found) > 1)}"
+    return gain, f"{word if len(found) >= FEWEST_SEEDS else 'not settled'} ({seeds})"
 
 
 def _fields(parts: Sequence[Part]) -> str:
@@ -151,7 +153,8 @@ def tables(parts: Sequence[Part]) -> dict[str, str]:
     found = {}
     for name, some in _families(parts).items():
         seeds = _most_seeds(some)
-        texts = (f"*{part.title}*, seeds: {seeds} or as the brackets say\n\n{_full(part, seeds)}" for part in some)
+        said = f"{seeds} seeds, or as many as the brackets say"
+        texts = (f"*{part.title}*, {said}\n\n{_full(part, seeds)}" for part in some)
         found[name] = "\n\n".join(texts)
     return found
 

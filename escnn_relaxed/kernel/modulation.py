@@ -80,7 +80,7 @@ class Modulation(ExactConstants, ABC):
     def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
         """Return the sums of functions with the weights of each kind, (…, fields, rows, columns)."""
 
-    def forward(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> Tensor:
+    def forward(self, frequency: DomainFrequency, setting: tuple[Any, ...] = ()) -> Tensor:
         """Return the sums of functions with weights; where ω′ is fixed the functions are made once for a setting."""
         if frequency.learn or has_no_values():
             maps = self._made(frequency.scale(self._columns, self.like), setting, self.constant)

@@ -151,7 +151,7 @@ def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry:
         raise ValueError(f"{name} must be (batch, {in_type.size}{sides}), got {shape}")
     size = shape[2:]
     output = geometry.output_size(*size)
-    if min((*size, *output), default=1) < 1:
+    if any(pixels < 1 for pixels in (*size, *output)):
         raise ValueError(
             f"input must not be smaller than the kernel, and padding must leave a pixel of the output: got an image of "
             f"{_by(size)} for an output of {_by(output)}, where the kernel spans {geometry.extent} and padding is "
