@@ -151,7 +151,8 @@ def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry:
         raise ValueError(f"{name} must be (batch, {in_type.size}{sides}), got {shape}")
     size = shape[2:]
     output = geometry.output_size(*size)
-    if any(pixels < 1 for pixels in (*size, *output)):
+    # 1 is the size of what has no sides, an input of a linear map.
+    if min((*size, *output, 1)) < 1:
         raise ValueError(
             f"input must not be smaller than the kernel, and padding must leave a pixel of the output: got an image of "
             f"{_by(size)} for an output of {_by(output)}, where the kernel spans {geometry.extent} and padding is "
