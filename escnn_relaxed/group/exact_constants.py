@@ -12,8 +12,8 @@ banks are made anew there; an export has them for good.
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
+from operator import is_
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,8 +31,6 @@ _MOST_REMEMBERED = 16
 _KEPT = 2
 # Larger tensors are compared in words of eight bytes, which takes half as long as single numbers.
 _LARGE = 2**12
-# Most attributes of a module are of these types. torch takes a microsecond to say that they are no tensors.
-_PLAIN = {bool, int, str, tuple, list, dict, set, OrderedDict, type(None)}
 
 
 class ExactConstants(nn.Module):
@@ -125,6 +123,7 @@ class EvaluationMemo:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[list[Tensor], Any]] = {}
+        self._places: _TensorPlaces | None = None
 
     def __call__(self, module: nn.Module, build: Callable[..., _Result], *setting: Hashable) -> _Result:
         """Return the result of ``build(*setting)``, which depends on the state of a module and on the setting alone."""
@@ -134,12 +133,12 @@ class EvaluationMemo:
             # A trace in evaluation holds the result as a constant, as a trace of R2Conv holds its filter.
             with untraced(), torch.no_grad():
                 return self(module, build, *setting)
-        parts = tuple(module.modules())
-        state = _comparable_tensors(parts)
+        if self._places is None or not self._places.are_those_of_now():
+            self._places = _TensorPlaces(module)
+        state = self._places.comparable_tensors()
         if state is None or (torch.is_grad_enabled() and any([tensor.requires_grad for tensor in state])):
             return build(*setting)
-        # The module itself is left out, since it would hold itself.
-        key = torch.is_inference_mode_enabled(), *parts[1:], *setting
+        key = torch.is_inference_mode_enabled(), *setting
         before, result = self._known.get(key, (None, None))
         words = [_words(tensor) for tensor in state]
         if before is None or len(before) != len(words) or not all(map(torch.equal, before, words)):
@@ -153,19 +152,43 @@ class EvaluationMemo:
         return EvaluationMemo, ()
 
 
-def _comparable_tensors(parts: Sequence[nn.Module]) -> list[Tensor] | None:
-    """Return the tensors of modules; None where something else makes them anew, or reading them would wait."""
-    found: list[Tensor] = []
-    for part in parts:
-        if "parametrizations" in part._modules:
-            return None  # what makes weights may have settings that are no tensors
-        constants = part.constants if isinstance(part, ExactConstants) else ()
+class _TensorPlaces:
+    """Where the tensors are that what a module computes may depend on, so that a call need not look for them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        parts = [*module.modules()]
+        # What makes parametrized weights may have settings that are no tensors.
+        self._is_parametrized = any(["parametrizations" in part._modules for part in parts])
+        self._children = [(part._modules, name, child) for part in parts for name, child in part._modules.items()]
         # Weights may be plain tensors, which another network makes.
-        for values in (part._parameters, part._buffers, part.__dict__):
-            for name, value in values.items():
-                if type(value) not in _PLAIN and isinstance(value, Tensor) and name not in constants:
-                    found.append(value)
-    return found if has_values(*found) and torch_modes.reads_without_waiting(*found) else None
+        self._places: list[tuple[Any, str]] = [
+            (values, name)
+            for part in parts
+            for values in (part._parameters, part._buffers, vars(part))
+            for name, value in values.items()
+            if isinstance(value, Tensor) and not (isinstance(part, ExactConstants) and name in part.constants)
+        ]
+        self._dictionaries: list[Any] = [
+            values for part in parts for values in (part._parameters, part._buffers, vars(part), part._modules)
+        ]
+        self._sizes = [*map(len, self._dictionaries)]
+        self._compared: list[Tensor] = []
+
+    def are_those_of_now(self) -> bool:
+        """Whether the module has the same parts and attributes still."""
+        return [*map(len, self._dictionaries)] == self._sizes and all(
+            [values.get(name) is child for values, name, child in self._children]
+        )
+
+    def comparable_tensors(self) -> list[Tensor] | None:
+        """Return the tensors; None where something else makes them anew, or reading them would wait."""
+        if self._is_parametrized:
+            return None
+        found = [value for value in [values[name] for values, name in self._places] if value is not None]
+        if len(found) != len(self._compared) or not all(map(is_, found, self._compared)):
+            # The same tensors stay where they are.
+            self._compared = found if has_values(*found) and torch_modes.reads_without_waiting(*found) else []
+        return found if len(self._compared) == len(found) else None
 
 
 def _words(tensor: Tensor) -> Tensor:
