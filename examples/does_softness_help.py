@@ -38,6 +38,9 @@ GSPACE = gspaces.rot2dOnR2(8)
 # The elements that map pixels to pixels, here the quarter turns.
 TURNS = GSPACE.fibergroup.elements[2::2]
 CHANNELS, CLASSES, TRAINING_IMAGES, EPOCHS, RATE, SEEDS = 1, 10, 300, 40, 1e-2, 5
+# Of hidden layers, and of the last one: group pooling leaves one number of each field, so it needs more than there are
+# classes.
+FIELDS = 6, 16
 
 
 def load(seed: int, turned: float) -> tuple[Split, Split]:
@@ -59,15 +62,15 @@ class Network(torch.nn.Module):
     def __init__(self, convolution: Layer, is_free: bool = False) -> None:
         super().__init__()
         self.image = nn.FieldType(GSPACE, [GSPACE.trivial_repr] * CHANNELS)
-        hidden = nn.FieldType(GSPACE, [GSPACE.regular_repr] * 6)
+        hidden, last = (nn.FieldType(GSPACE, [GSPACE.regular_repr] * count) for count in FIELDS)
         layers: list[nn.EquivariantModule] = []
-        for before, after in pairwise([self.image, hidden, hidden, hidden]):
+        for before, after in pairwise([self.image, hidden, hidden, last]):
             if layers:
-                layers.append(nn.PointwiseAvgPoolAntialiased(hidden, 0.66, stride=2))
+                layers.append(nn.PointwiseAvgPoolAntialiased(before, 0.66, stride=2))
             layers.append(convolution(before, after, 5, padding=2, bias=False))
-            layers += [nn.InnerBatchNorm(hidden), nn.ReLU(hidden)]
+            layers += [nn.InnerBatchNorm(after), nn.ReLU(after)]
         if not is_free:
-            layers.append(nn.GroupPooling(hidden))
+            layers.append(nn.GroupPooling(last))
         self.features = nn.SequentialModule(*layers)
         self.classifier = torch.nn.Linear(self.features.out_type.size, CLASSES)
 
