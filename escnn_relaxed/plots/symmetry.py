@@ -19,9 +19,9 @@ _ROW, _LEAST_BAR = 0.15, 0.07
 
 
 def plot_symmetry_profile(profiles: SymmetryProfile | Mapping[str, SymmetryProfile], axes: Axes | None = None) -> Axes:
-    """A bar beside the name of each element of a group, as long as it moves the kernels; open circles are kept.
+    """A bar for each element of a group, whose length says how far the element moves the kernels; circles are kept.
 
-    The identity is left out. Of each element the layer is drawn that it moves most. Bars of several profiles stand
+    The identity is left out. The bar is that of the layer that the element moves most. Bars of several profiles stand
     below each other. Where the profile is that of the evidence, a thin line at the end of a bar is its error.
 
     Args:
