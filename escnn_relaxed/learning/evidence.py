@@ -16,25 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_integer, check_mapping, check_not_negative, check_positive
 from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
-from ..network.relaxed_layers import (
-    copy_network,
-    count_inputs,
-    first_input,
-    in_eval_mode,
-    input_chunks,
-    relaxed_layers,
-)
+from ..network.relaxed_layers import copy_network, count_inputs, first_input, in_eval_mode, input_chunks, relaxed_layers
 from ..torch_modes import full_precision
 from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import Likelihood
 from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point, posterior, posterior_draws
-from .soft_gradients import (
-    gradients,
-    joined_over_processes,
-    output_of,
-    soft_groups,
-    taken,
-)
+from .soft_gradients import gradients, joined_over_processes, multiply, output_of, soft_groups, taken
 
 # The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
 _STEEPEST = 10.0
@@ -95,6 +82,9 @@ class SoftnessEvidence:
         >>> images, labels = torch.randn(100, 1, 5, 5), torch.randint(0, 2, (100, 1, 1))
         >>> evidence.update(image(images))
         >>> loss = cross_entropy(layer(image(images)).tensor, labels) + evidence.penalty()
+        >>> evidence.decay(
+        ...     learning_rate=0.01
+        ... )  # or this beside each step, and no penalty in the loss
         >>> [
         ...     (row.subgroup, row.weights, 0 <= row.gamma_per_weight <= 1)
         ...     for row in evidence.table()
@@ -159,28 +149,11 @@ class SoftnessEvidence:
         Raises:
             TypeError: for another type than a number.
             ValueError: for a number below 0.
-
-        Example:
-            >>> from escnn import gspaces
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> gspace = gspaces.rot2dOnR2(4)
-            >>> image = gspace.type(gspace.trivial_repr)
-            >>> layer = RelaxedR2Conv(image, image, 5)
-            >>> evidence = SoftnessEvidence(layer, observations=100, likelihood="binary")
-            >>> evidence.update(image(torch.randn(100, 1, 5, 5)))
-            >>> before = layer.softness()
-            >>> evidence.decay(0.1)
-            >>> bool(0 < layer.softness() < before)
-            True
         """
         rate = check_not_negative("learning_rate", learning_rate)
         if not self._is_current():
             self._collect()
-        entries = [entry for group in self._groups for entry in group.weights.entries]
-        parts = self._factors.split([len(places) for _, places in entries])
-        for (parameter, places), factors in zip(entries, parts, strict=True):
-            kept = (1 - 2 * rate * factors.to(parameter)).clamp_min(0)
-            parameter.view(-1)[places.to(parameter.device)] *= kept
+        multiply(self._groups, (1 - 2 * rate * self._factors).clamp_min(0))
 
     def update(self, inputs: Any, targets: Tensor | None = None) -> None:
         """Learn δ anew from some inputs of the training data; 128 are enough.

@@ -42,6 +42,15 @@ def taken(groups: Sequence[SoftGroup], values: Mapping[int, Tensor]) -> Tensor:
     return torch.cat([values[id(of)][..., places.to(of.device)] for of, places in entries], -1)
 
 
+def multiply(groups: Sequence[SoftGroup], factors: Tensor) -> None:
+    """Multiply the entries of groups, one after the other, by factors in place."""
+    entries = [entry for group in groups for entry in group.weights.entries]
+    for (parameter, places), of_entry in zip(
+        entries, factors.split([len(places) for _, places in entries]), strict=True
+    ):
+        parameter.view(-1)[places.to(parameter.device)] *= of_entry.to(parameter)
+
+
 def soft_groups(network: nn.Module) -> list[SoftGroup]:
     """Return the groups of a network, each once; what is frozen or hardened is in none."""
     groups: list[SoftGroup] = []
