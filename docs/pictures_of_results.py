@@ -155,7 +155,7 @@ def which_setting() -> Figure:
         ("upright, one class each", "R2Conv(…) and\na free head"),
         ("a turn changes the label", "RelaxedR2Conv(…),\nor a free head"),
         ("the output is a field", "RelaxedR2Conv(…), or\na free last layer"),
-        ("mirror images differ", 'relax="reflection"'),
+        ("mirror images differ,\nturned ones do not", 'relax="reflection"'),
         ("I do not know", "pose_test and\nwhich_softness_helps"),
     )
     icons = (
