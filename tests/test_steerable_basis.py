@@ -20,7 +20,7 @@ from small import shake
 from escnn_relaxed import RelaxedR2Conv, export_network, harden_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.group.elements import grid_symmetries
-from escnn_relaxed.group.fields import GroupAverage
+from escnn_relaxed.group.linear_maps import GroupAverage
 from escnn_relaxed.group.points import tap_grid
 from escnn_relaxed.kernel import grid_exact_basis
 from escnn_relaxed.network import to_escnn

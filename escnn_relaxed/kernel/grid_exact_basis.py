@@ -13,7 +13,7 @@ from escnn.nn.modules.basismanager import SingleBlockBasisExpansion
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..group.fields import GroupAverage
+from ..group.linear_maps import GroupAverage
 
 Symmetries = list[tuple[GroupElement, list[int]]]
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..checks import SUBGROUPS
 from ..group.domain import Domain
 from ..group.elements import grid_symmetries
-from ..group.fields import GroupAverage, OrthogonalBasis
+from ..group.linear_maps import GroupAverage, OrthogonalBasis
 from ..group.points import tap_grid
 from .domain_frequency import DomainFrequency, Frequency
 from .steerable_basis import SteerableBasis

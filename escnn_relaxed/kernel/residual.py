@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
-from ..group.fields import GroupAverage, OrthogonalBasis
+from ..group.linear_maps import GroupAverage, OrthogonalBasis
 from ..group.points import tap_grid
 from ..on_escnn.sampled_basis import sampled_basis
 from .kernel import KernelBuilder, KernelConfig, WeightGroup

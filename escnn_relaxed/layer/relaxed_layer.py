@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from ..checks import check_bool, check_size, check_subgroups
 from ..group.exact_constants import EvaluationMemo, follow
-from ..group.fields import InvariantBias
+from ..group.linear_maps import InvariantBias
 from ..integral.at_pixels import BanksAtPixels, integrate_at_pixels
 from ..integral.factors import as_weight, integrate
 from ..integral.geometry import Geometry, image_size

@@ -153,7 +153,11 @@ class SoftnessEvidence:
         rate = check_not_negative("learning_rate", learning_rate)
         if not self._is_current():
             self._collect()
-        multiply(self._groups, (1 - 2 * rate * self._factors).clamp_min(0))
+        if self._groups:
+            # Once, so that later steps wait for no copy.
+            like = next(iter(self._parameters.values()))
+            self._factors = self._factors.to(like.device, torch.promote_types(like.dtype, torch.float32))
+            multiply(self._groups, (1 - 2 * rate * self._factors).clamp_min(0))
 
     def update(self, inputs: Any, targets: Tensor | None = None) -> None:
         """Learn δ anew from some inputs of the training data; 128 are enough.
