@@ -32,7 +32,6 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         results.accuracy_by_epoch,
         results.accuracy_by_frequency,
         results.tradeoff,
-        results.which_setting,
     )
 }
 

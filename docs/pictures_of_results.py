@@ -1,4 +1,4 @@
-"""Pictures of what was measured, read from the results of runs, and of the setting to choose."""
+"""Pictures of what was measured, read from the results of runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from statistics import mean, stdev
 
-from matplotlib import pyplot
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from drawing import FONT, FREE, SOFT, STRICT, new_figure
@@ -144,114 +142,3 @@ def tradeoff() -> Figure:
     axes.set(xlim=(22, 98), ylim=(93, 98.2))
     axes.legend(frameon=False, fontsize=FONT - 1, loc="lower left")
     return figure
-
-
-def which_setting() -> Figure:
-    """What one knows of the data, and the setting for it."""
-    figure, axes = new_figure(4.6, 7.8)
-    rows = (
-        ("any pose, the same label", "R2Conv(…)"),
-        ("upright, but turned later", "R2Conv(…), or soft\nand turned copies"),
-        ("upright, one class each", "R2Conv(…) and\na free head"),
-        ("a turn changes the label", "RelaxedR2Conv(…),\nor a free head"),
-        ("the output is a field", "RelaxedR2Conv(…), or\na free last layer"),
-        ("mirror images differ,\nturned ones do not", 'relax="reflection"'),
-        ("I do not know", "pose_test and\nwhich_softness_helps"),
-    )
-    icons = (
-        _turned,
-        _turned_later,
-        _upright,
-        _relabelled,
-        _field,
-        _mirrored,
-        _unknown,
-    )
-    for number, ((words, code), icon) in enumerate(zip(rows, icons, strict=True)):
-        y = 1.1 * (len(rows) - 1 - number)
-        icon(axes, y)
-        axes.text(1.05, y + 0.28, words, va="center", fontsize=FONT)
-        is_strict = code.startswith("R2Conv")
-        style = {"facecolor": "#d6e6f4" if is_strict else "#fbe6d6"}
-        frame = {"boxstyle": "round,pad=0.4", "edgecolor": "0.4", **style}
-        axes.text(
-            1.5,
-            y - 0.2,
-            code,
-            va="center",
-            fontsize=FONT,
-            family="monospace",
-            bbox=frame,
-        )
-        style = {"arrowstyle": "->", "color": "0.3"}
-        axes.annotate("", (1.36, y - 0.2), (1.05, y - 0.2), arrowprops=style)
-    axes.set(xlim=(-0.1, 4.3), ylim=(-0.5, 7.1), aspect="equal")
-    axes.axis("off")
-    return figure
-
-
-def _frame(axes: Axes, y: float) -> None:
-    corner = 0.0, y - 0.42
-    axes.add_patch(
-        pyplot.Rectangle(corner, 0.84, 0.84, facecolor="0.96", edgecolor="0.4")
-    )
-
-
-def _word(
-    axes: Axes, x: float, y: float, word: str, size: int, turned: float = 0.0
-) -> None:
-    axes.text(x, y, word, ha="center", va="center", fontsize=size, rotation=turned)
-
-
-def _upright(axes: Axes, y: float) -> None:
-    _frame(axes, y)
-    _word(axes, 0.42, y, "4", 28)
-
-
-def _turned(axes: Axes, y: float) -> None:
-    _frame(axes, y)
-    for x, up, angle in ((0.22, 0.18, 40), (0.6, 0.14, 200), (0.36, -0.2, 120)):
-        _word(axes, x, y + up, "4", 16, angle)
-
-
-def _mirrored(axes: Axes, y: float) -> None:
-    _frame(axes, y)
-    axes.plot([0.42, 0.42], [y - 0.34, y + 0.34], "--", color="0.5", linewidth=1)
-    _word(axes, 0.2, y, "b", 22)
-    _word(axes, 0.64, y, "d", 22)
-
-
-def _turned_later(axes: Axes, y: float) -> None:
-    """An upright digit, an arrow, a turned one."""
-    _becomes(axes, y, "4", 120)
-
-
-def _relabelled(axes: Axes, y: float) -> None:
-    """A six, an arrow, and the nine that it becomes."""
-    _becomes(axes, y, "6", 180)
-
-
-def _becomes(axes: Axes, y: float, word: str, turned: float) -> None:
-    _frame(axes, y)
-    _word(axes, 0.18, y, word, 22)
-    style = {"arrowstyle": "->", "color": "0.3"}
-    axes.annotate("", (0.53, y), (0.31, y), arrowprops=style)
-    _word(axes, 0.66, y, word, 22, turned)
-
-
-def _field(axes: Axes, y: float) -> None:
-    """A field of arrows, each with its own direction."""
-    _frame(axes, y)
-    style = {"arrowstyle": "-|>", "color": SOFT, "linewidth": 1.5}
-    for row in range(3):
-        for column in range(3):
-            x, up = 0.18 + 0.24 * column, y - 0.24 + 0.24 * row
-            angle = 0.9 * row - 0.7 * column
-            across, along = 0.11 * math.cos(angle), 0.11 * math.sin(angle)
-            ends = (x + across, up + along), (x - across, up - along)
-            axes.annotate("", *ends, arrowprops=style)
-
-
-def _unknown(axes: Axes, y: float) -> None:
-    _frame(axes, y)
-    _word(axes, 0.42, y, "?", 26)

@@ -35,7 +35,7 @@ Layer = Callable[..., nn.EquivariantModule]
 # ---------------------------------- put your own here ----------------------------------
 # The largest group that may be right; with reflections gspaces.flipRot2dOnR2(8).
 GSPACE = gspaces.rot2dOnR2(8)
-# The elements that map pixels to pixels, here the quarter turns.
+# The elements that map pixels to pixels, here the quarter turns. With C4 or D4 write elements[1:].
 TURNS = GSPACE.fibergroup.elements[2::2]
 CHANNELS, CLASSES, TRAINING_IMAGES, EPOCHS, RATE, SEEDS = 1, 10, 300, 40, 1e-2, 5
 # Of hidden layers, and of the last one: group pooling leaves one number of each field, so it needs more than there are

@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    trials, poses = ask(options.seed, epochs=12)
+    trials, poses = ask(seed=options.seed, epochs=12)
     print(f"{trials}\n\n{poses}\n")
     for subgroup, verdict in symmetry_verdict(poses, trials.helps).items():
         print(f"{subgroup}: {verdict}")

@@ -15,7 +15,7 @@ __all__ = ["report", "write_report"]
 INTRODUCTION, MEANING, RUNTIMES = "introduction.md", "meaning.md", "runtimes.json"
 PUBLISHED = (
     "The paper's test accuracies in %, of networks with 32 and 64 fields, all training images and 300 epochs: its "
-    "rows with a fixed ω′, and with a learned ω′ two of six λ for 4 and 8 rotations. Beside the tables below they say "
+    "rows with a fixed ω′, and with a learned ω′ two of six λ for 4 and 8 rotations. Beside the tables above they say "
     "which rows differ, not by how much."
 )
 GENERATED = "<!-- Written by `python -m experiments report`; do not edit. -->"
@@ -49,10 +49,8 @@ def report(folder: Path) -> str:
         "# The paper's tables, run again",
         GENERATED,
         *_text(folder / INTRODUCTION),
-        *cost_sections(folder / RUNTIMES),
+        "## Accuracy",
     ]
-    names = {result.row.name for result in results}
-    parts += ["## Published", PUBLISHED, published_table(names), "## Accuracy"]
     scales: dict[str, list[Result]] = {}
     for result in results:
         scales.setdefault(repr(result.scale), []).append(result)
@@ -66,7 +64,9 @@ def report(folder: Path) -> str:
         learned = learned_table([result for result in members if not result.is_overridden])
         if learned:
             parts += ["Learned ω′ at the end of training, its mean over seeds:", learned]
-    return "\n\n".join([*parts, *_text(folder / MEANING)]) + "\n"
+    names = {result.row.name for result in results}
+    parts += [*_text(folder / MEANING), "## Published", PUBLISHED, published_table(names)]
+    return "\n\n".join([*parts, *cost_sections(folder / RUNTIMES)]) + "\n"
 
 
 _TASK_TITLES = {

@@ -161,7 +161,7 @@ class Kernel(nn.Module, ABC):
     def filters(
         self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
     ) -> tuple[Tensor, Tensor | None]:
-        """Return filter banks, and where K depends on the position a factor of each at the pixels of an output.
+        """Return the filter banks and, if K depends on the position, the factor of each bank at each output pixel.
 
         Args:
             weights: those of the layer.

@@ -277,7 +277,7 @@ class RelaxedLayer(EquivariantModule):
             size: pixels along each axis of the output, for softness in translation. Default: 8, near all larger ones.
 
         Returns:
-            A differentiable number, NaN where a weight is not finite, and in float32 of a layer of half precision.
+            A tensor with a gradient. It is NaN if a weight is not finite. Layers of half precision return float32.
 
         Example:
             >>> from escnn import gspaces

@@ -30,9 +30,9 @@ class RelaxedLinear(RelaxedLayer):
     input channel's element. Such a head lies between a linear map of each field's mean, where it is strict, and a
     linear layer on all channels. With ``relax=None`` the layer is ``Linear``, and its state dicts load.
 
-    Features have no positions, so the field types are on ``escnn.gspaces.no_base_space(group)``. Elements are known by
-    the matrices by which their group usually acts: Cₙ, Dₙ, SO(2) and O(2) on the plane; SO(3), O(3), the octahedral and
-    the icosahedral groups on space. Elements of Dₙ and O(2) that flip are reflections, also where a gspace of space has
+    Features have no positions, so the field types are on ``escnn.gspaces.no_base_space(group)``. Each group element is
+    represented by its usual matrix: Cₙ, Dₙ, SO(2) and O(2) on the plane; SO(3), O(3), the octahedral and the
+    icosahedral groups on space. Elements of Dₙ and O(2) that flip are reflections, also where a gspace of space has
     half turns in their place. The group of two elements has a half turn. A layer of another group is strict.
 
     Features of a network of the plane or of space get there once one pixel is left, as the example shows: the group is

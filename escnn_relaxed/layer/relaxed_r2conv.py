@@ -54,10 +54,10 @@ class RelaxedR2Conv(RelaxedConvolution):
             drawn weights.
         relax: the subgroups that may be soft, of ``"rotation"``, ``"reflection"`` and ``"translation"``, as
             ``relax="rotation"`` or ``relax=("rotation", "translation")``; or a dict from them to the starting ω′ (of
-            translation one value, or a pair for x and y). A subgroup that is left out is not relaxed by itself, but
-            soft rotation breaks mirrors, too. One at 0.0 is strict until ω′ changes. None: strict everywhere. Default:
-            rotation and reflection, where the group has them, at ω′ = 0.25, and rotation at most at N/4π for N
-            rotations.
+            translation one value, or a pair for x and y). Subgroups that are left out stay strict, except that soft
+            rotation also makes reflections soft. A subgroup with ω′ = 0.0 is strict until its ω′ changes. None: strict
+            everywhere. Default: rotation and reflection, where the group has them, at ω′ = 0.25, and rotation at most
+            at N/4π for N rotations.
         learn_relaxation: make ω′ parameters, one for each layer and axis
             (:func:`~escnn_relaxed.learning.share_domain_frequency` makes one for several). Training moves ω′ away from
             0.0 too where the task asks for it.

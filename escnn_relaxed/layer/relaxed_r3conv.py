@@ -20,10 +20,10 @@ class RelaxedR3Conv(RelaxedConvolution):
     """A convolution of volumes whose equivariance can be relaxed, in place of :class:`escnn.nn.R3Conv`.
 
     It is :class:`~escnn_relaxed.RelaxedR2Conv` in three dimensions. With
-    ``relax=None`` the layer is ``R3Conv``, and state dicts of ``R3Conv`` load. A rotation g is its matrix over √2, so
-    that ω′ means the same per radian as in the plane. Improper elements are the inversion, else the group's first
-    mirror, times a rotation, with a coordinate of their own. The softness of a layer of a continuous group is that over
-    its sampled elements. Regular fields are heavy in space: a warning says how much memory escnn's basis takes.
+    ``relax=None`` the layer is ``R3Conv``, and state dicts of ``R3Conv`` load. The coordinates of a rotation are the
+    entries of its matrix, divided by √2, so ω′ has the same meaning as in the plane. An element that reflects has one
+    more coordinate. The softness of a layer of a continuous group is that over its sampled elements. Regular fields are
+    heavy in space: a warning says how much memory escnn's basis takes.
 
     Args:
         in_type, out_type, kernel_size, dilation, padding_mode, groups, bias: as in

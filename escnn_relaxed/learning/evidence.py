@@ -258,12 +258,12 @@ class SoftnessEvidence:
 
     @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
-        """Make strict in place what the data do not need, by what it costs, and say what was done.
+        """Make layers strict in place where the loss rises too little to justify softness, and return a report.
 
         Each subgroup is hardened in all layers together, that of the least γ/n first. If it does not stay strict, it is
         tried in each layer alone. A trial makes it soft again if Δ, the rise of the negative log likelihood of all N
         observations, less its error, is above what is needed: twice the Occam factor of the weights that go, and log
-        20. The Occam factor is what they cost in log p(data), ½ (δ‖α‖² + log det Σ⁻¹/δ). γ/n does not decide, because
+        20. The Occam factor is what they cost in log p(data), ½ (δ‖α‖² + log det(Σ⁻¹/δ)). γ/n does not decide, because
         it is near 0 in a perfect fit, too.
 
         Nothing is trained, so a symmetry that the data keep can look broken where other weights count on its softness.

@@ -120,9 +120,9 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
     is the relative equivariance error under h. Of one layer the mean of its square over the group, with the identity,
     is 2s, where the group maps taps to taps.
 
-    The default kernel knows itself as moved by every element, so that odd multiples of 45° are exact, too. Kernels of
-    other forms, ``ContinuousKernel`` for instance, are moved tap by tap, and elements that move taps off their grid are
-    left out. A continuous group is seen at its samples. Soft translation leaves the elements of the group as they are.
+    For the default kernel the distance is exact for every element, also at odd multiples of 45°. Kernels of other
+    forms, ``ContinuousKernel`` for instance, are moved tap by tap, and elements that move taps off their grid are left
+    out. A continuous group is seen at its samples. Soft translation leaves the elements of the group as they are.
     :meth:`SoftnessEvidence.symmetry_profile <escnn_relaxed.SoftnessEvidence.symmetry_profile>` has errors as well.
 
     Layers can undo each other, so that a network may keep an element that its layers do not. Where all layers keep an
