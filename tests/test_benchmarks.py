@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.shared.run_log import Log
-from benchmarks.speed.performance import SETTINGS
 from benchmarks.symmetry import discovery, forecasts, report, runs, training, turns
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.results import grouped, read, rows_of
@@ -46,15 +45,11 @@ def run_here(script: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_layers_and_the_evidence_are_measured_in_every_setting_of_a_gpu() -> None:
-    """On a CPU; no time is asserted."""
+def test_layers_and_the_evidence_are_measured() -> None:
+    """No time is asserted."""
     parts = ("soft rotation, C4", "peak memory, C4, 8 channels", "penalty, C4", "volumes, construction, octahedral")
     table = run_here("speed.performance", "--rows", ";".join(parts), "--repetitions", "1")
     assert [sum(part in line for line in table.splitlines()) for part in parts] == [1, 1, 1, 2]
-    every = run_here("speed.performance", "--rows", "C4, 8 channels", "--settings", "all", "--repetitions", "1")
-    # Training in translation and in both, evaluation and memory.
-    assert every.count("C4, 8 channels") == 4 * len(SETTINGS)
-    assert "failed" not in table + every
 
 
 # Symmetry: runs that are made once, networks, scores and the report.

@@ -1,7 +1,5 @@
 """The calls of this package's functions within a call: how many, and how deep. A reader of the code follows them.
 
-    python -m benchmarks.speed.calls
-
 Comprehensions count before Python 3.12, which has none of their own any more.
 """
 
@@ -69,14 +67,3 @@ def counts() -> dict[str, Calls]:
         found["forward in evaluation"] = second(lambda: layer(features))
     update = second(lambda: evidence.update(images))
     return {**found, "export()": second(layer.export), "update of the evidence of two layers": update}
-
-
-def main() -> None:
-    """Print a table."""
-    print("| call | calls | depth |\n|---|---|---|")
-    for name, found in counts().items():
-        print(f"| {name} | {found.count} | {found.depth} |")
-
-
-if __name__ == "__main__":
-    main()

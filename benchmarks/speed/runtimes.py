@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from benchmarks.speed.sides import Call, Setting, evaluation
-from benchmarks.speed.timing import alternate
+from benchmarks.speed.sides import DEVICE, Call, alternate, evaluation
 from escnn_relaxed.models import RelaxedResNet
 from experiments.configuration import read_row, row_names
 from experiments.data_files import DataError, read_json, save
@@ -39,14 +38,14 @@ def train_step(network: RelaxedResNet, images: torch.Tensor, labels: torch.Tenso
     return step
 
 
-def measure(name: str, batch: int, repetitions: int, device: torch.device) -> dict[str, Any]:
+def measure(name: str, batch: int, repetitions: int) -> dict[str, Any]:
     """Ratios to the CNN of one row, and its number of parameters."""
-    images = torch.randn(batch, 3, 32, 32, device=device)
-    labels = torch.randint(10, (batch,), device=device)
-    networks = [build_network(read_row(row).configuration, 10, 3).to(device) for row in (name, CNN)]
+    images = torch.randn(batch, 3, 32, 32, device=DEVICE)
+    labels = torch.randint(10, (batch,), device=DEVICE)
+    networks = [build_network(read_row(row).configuration, 10, 3).to(DEVICE) for row in (name, CNN)]
     steps = (train_step(network, images, labels) for network in networks)
     training = alternate(*steps, repetitions)
-    calls = (evaluation(network, Setting(), *images.shape) for network in networks)
+    calls = (evaluation(network, *images.shape) for network in networks)
     return {
         "train": asdict(training),
         "inference": asdict(alternate(*calls, repetitions)),
@@ -63,11 +62,10 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", help="names of rows; by default those of the paper's table")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     settings = (
         f"Ratios to the time of the first row in the same process, medians of {arguments.repetitions} (lowest to "
         f"highest quartile); batches of {arguments.batch} images in float32 on one "
-        f"{'thread of a CPU' if device.type == 'cpu' else torch.cuda.get_device_name()}, {platform.machine()}, torch "
+        f"{'thread of a CPU' if DEVICE.type == 'cpu' else torch.cuda.get_device_name()}, {platform.machine()}, torch "
         f"{torch.__version__}. The paper: batches of 64 on an RTX 3090."
     )
     path = arguments.output
@@ -80,7 +78,7 @@ def main() -> None:
     names = arguments.rows or [name for name in row_names() if "seconds" in read_row(name).published]
     for name in names:
         if name not in content["rows"]:
-            content["rows"][name] = measure(name, arguments.batch, arguments.repetitions, device)
+            content["rows"][name] = measure(name, arguments.batch, arguments.repetitions)
             save(json.dumps(content, indent=1).encode(), path)
             print(name, content["rows"][name], flush=True)
 
