@@ -217,7 +217,7 @@ def test_a_case_of_the_discovery_runs(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("way", ["RelaxedR2Conv, evidence", "R2Conv, free head, turned copies"])
 def test_smoke_is_a_task_of_the_benchmark(way: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecasts, "simulated", lambda puffs, cache: torch.rand(8, 4, 4, 3, 12, 12))
+    monkeypatch.setattr(forecasts, "puffs_of_smoke", lambda *arguments: torch.rand(8, 4, 4, 3, 12, 12))
     monkeypatch.setattr(forecasts, "FRAMES_AHEAD", 2)
     task = replace(TASKS["smoke"], trial=(1,), frame=forecasts.ForecastFrame((1, 1, 1)))
     place = replace(place, tasks={"smoke": task}, rates=(0.01,))
@@ -228,11 +228,11 @@ def test_smoke_is_a_task_of_the_benchmark(way: str, place: Place, monkeypatch: p
 
 def test_buoyant_flow_trains_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second call tells the same; the evidence is a way of its."""
-    monkeypatch.setattr(buoyancy, "simulated", lambda flow, cache: torch.rand(14, 2, 4, 6, 6, 6))
+    monkeypatch.setattr(buoyancy, "flow_in_space", lambda *arguments: torch.rand(14, 2, 4, 6, 6, 6))
     ways = {name: buoyancy.WAYS[name] for name in ("Conv3d", "evidence")}
-    for name, value in {"TRAINING": 12, "TESTS": 1, "WAYS": ways, "BUOYANCIES": (0.5,)}.items():
+    for name, value in {"TRAINING": 12, "STEPS": 9, "WAYS": ways, "BUOYANCIES": (0.5,)}.items():
         monkeypatch.setattr(buoyancy, name, value)
-    arguments = ["--seeds", "1", "--steps", "9", "--output", str(tmp_path), "--cache", str(tmp_path)]
+    arguments = ["--seeds", "1", "--output", str(tmp_path / "buoyancy.jsonl")]
     first = run_here("volumes.buoyancy", *arguments)
     assert {json.loads(run)["way"] for run in Log(tmp_path / "buoyancy.jsonl").runs} == set(ways)
     assert run_here("volumes.buoyancy", *arguments).strip() in first

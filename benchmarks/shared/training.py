@@ -1,4 +1,4 @@
-"""The training loop of all benchmarks: one step of an optimiser for each batch."""
+"""The training of all benchmarks: a step of an optimiser for each batch, and updates of the evidence between."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
+
+from escnn_relaxed import SoftnessEvidence
 
 # Inputs and targets, for instance images (n, channels, H, W) and classes (n,).
 Split = tuple[Tensor, Tensor]
@@ -46,3 +48,9 @@ def take_steps(
         optimiser.step()
         if after_step is not None:
             after_step()
+
+
+def update(evidence: SoftnessEvidence, split: Split) -> None:
+    """Update the evidence on inputs that are drawn; that of a regression sees their targets, too."""
+    drawn = torch.randperm(len(split[0]))[:UPDATE]
+    evidence.update(split[0][drawn], split[1][drawn] if evidence.likelihood == "gaussian" else None)

@@ -17,10 +17,10 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.shared.flow import puffs_of_smoke
 from benchmarks.symmetry.bodies import GSPACES, Layers, regular
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.scores import softness_of
-from benchmarks.symmetry.smoke_data import Puffs, simulated
 from benchmarks.symmetry.training import Objective, outputs_of
 from benchmarks.symmetry.turns import Element, turned
 from benchmarks.symmetry.ways import Setting, Way
@@ -47,7 +47,7 @@ def load_smoke(symmetry: str, pose: str, images: int, seed: int, root: Path | No
     The films are the same for all seeds, which draw weights and batches. They are simulated once and kept in ``smoke``
     below the folder of the data.
     """
-    films = simulated(Puffs(symmetry, int(pose.removeprefix("level "))), (root or Path("data")) / "smoke")
+    films = puffs_of_smoke(symmetry, int(pose.removeprefix("level ")), (root or Path("data")) / "smoke")
     known, held_out, test = films.tensor_split((TRAINING, TRAINING + VALIDATION))
     known = known[:images]
     scale, of_changes = _root_mean_squares(known), _root_mean_squares(known.diff(dim=2))
