@@ -34,7 +34,7 @@ from benchmarks.shared.markdown import table
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.training import FIRST_ROUND, UPDATE, Split, take_steps
 from benchmarks.symmetry.bodies import GSPACES
-from benchmarks.symmetry.data import mnist
+from benchmarks.symmetry.digits import mnist
 from benchmarks.symmetry.runs import commit
 from benchmarks.symmetry.turns import rotated
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.symmetry.data import SIDE, VALIDATION, Data, draw, split_off
+from benchmarks.symmetry.data import SIDE, VALIDATION, Data, draw, first, split_off
 from benchmarks.symmetry.turns import ELEMENTS, randomly_moved, rotated
 from experiments.cifar_files import cifar_split
 
@@ -31,7 +31,7 @@ def load_cifar(pose: str, images: int, seed: int, root: Path | None) -> Data:
     known, test = (
         (_posed_photographs((some - mean) / deviation, pose, generator), classes) for some, classes, generator in splits
     )
-    return split_off(known, VALIDATION, test, (test[0][:2000], test[1][:2000]))
+    return split_off(known, VALIDATION, test, first(test, 2000))
 
 
 def _posed_photographs(images: Tensor, pose: str, generator: torch.Generator) -> Tensor:
@@ -69,4 +69,4 @@ def load_faces(pose: str, images: int, seed: int, root: Path | None) -> Data:
         pixels = randomly_moved(pixels, ELEMENTS["D2"], generator=generator)
     few = FACES_OF_VALIDATION + images
     test = pixels[few:], classes[few:]
-    return split_off((pixels[:few], classes[:few]), FACES_OF_VALIDATION, test, test)
+    return split_off(first((pixels, classes), few), FACES_OF_VALIDATION, test, test)

@@ -6,7 +6,7 @@ import functools
 import json
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,6 @@ SEEDS = (0, 1, 2, 3, 4)
 # The seed of the trials by which rates and settings are chosen, which no run of a table has.
 CHOOSING_SEED = 100
 RATES = (0.003, 0.01, 0.03)
-# How many times the rounds, and the patience, of ways whose batches are turned copies.
-LONGER_WITH_COPIES = 3
 
 
 @dataclass(frozen=True)
@@ -62,23 +60,12 @@ class Place:
     rates: tuple[float, ...] = RATES
 
 
-def rule_of(is_turned: bool, rule: Rule, rounds: tuple[int, ...]) -> Rule:
-    """Return the rule of a training for so many rounds at most, with turned copies or without.
-
-    With turned copies each epoch draws other ones, so that the loss on validation falls slowly and with more noise.
-    """
-    longer = LONGER_WITH_COPIES if is_turned else 1
-    return Rule(rule.factors, longer * rule.patience, tuple(longer * most for most in rounds))
-
-
 @functools.lru_cache(maxsize=4)
 def _load(load: Callable[..., Data], pose: str, images: int, seed: int, root: Path | None) -> Data:
     return load(pose, images, seed, root)
 
 
-def _trained(
-    cell: Cell, setting: Setting, rate: float, rounds: tuple[int, ...], place: Place
-) -> tuple[nn.Module, Data, Fit]:
+def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place) -> tuple[nn.Module, Data, Fit]:
     """Return the network of a run, its data, and the course of its training."""
     task, way = place.tasks[cell.task], place.ways[cell.way]
     data = _load(task.load, cell.pose, cell.images, cell.seed, place.data)
@@ -101,20 +88,9 @@ def _trained(
         # The loss is the mean of an image, and so is the prior's part of it.
         return free_weight_penalty(network, setting.deviation) / cell.images
 
-    course = fit(
-        network,
-        data.train,
-        data.validation,
-        rate,
-        rule_of(way.is_turned, place.rule, rounds),
-        objective=task.objective,
-        varied=varied if way.is_turned or task.varied is not None else None,
-        penalty=None if setting.deviation is None else prior,
-        is_learned=way.is_learned,
-        is_decoupled=way.is_decoupled,
-        precision=task.precision,
-        pause=place.pause,
-    )
+    rule = rule.with_copies() if way.is_turned else rule
+    penalty = None if setting.deviation is None else prior
+    course = fit(network, way, data, rate, rule, task.objective, varied, penalty=penalty, pause=place.pause)
     return network, data, course
 
 
@@ -122,7 +98,8 @@ def _trial(cell: Cell, setting: Setting, rate: float, place: Place) -> float:
     """Return the lowest loss on validation of a short training, from the log where it is there."""
     name = json.dumps({**asdict(cell), "setting": asdict(setting), "rate": rate}, sort_keys=True, ensure_ascii=False)
     if name not in place.log.runs:
-        course = _trained(cell, setting, rate, place.tasks[cell.task].trial, place)[2]
+        rule = replace(place.rule, rounds=place.tasks[cell.task].trial)
+        course = _trained(cell, setting, rate, rule, place)[2]
         place.log.add(name, {"validation": course.loss, "seconds": course.seconds, "commit": commit()})
     loss: float = place.log.runs[name]["validation"]
     return loss
@@ -134,7 +111,7 @@ def choose(cell: Cell, place: Place) -> tuple[Setting, float, int]:
     Rates are tried with the first setting, the other settings at the best rate, each in one short training with the
     seed for choosing; the lowest loss on validation decides. The choice does not depend on the cell's seed and images.
     """
-    tried = Cell(cell.task, cell.group, cell.pose, place.tasks[cell.task].trial_images, cell.way, seed=CHOOSING_SEED)
+    tried = replace(cell, images=place.tasks[cell.task].trial_images, seed=CHOOSING_SEED)
     settings = place.ways[cell.way].settings
     rate = min(place.rates, key=lambda rate: _trial(tried, settings[0], rate, place))
     setting = min(settings, key=lambda setting: _trial(tried, setting, rate, place))
@@ -145,7 +122,7 @@ def run(cell: Cell, place: Place) -> dict[str, Any]:
     """Return the line of one run: its choices, its course, and its scores on test images."""
     task, elements = place.tasks[cell.task], ELEMENTS[cell.group]
     setting, rate, trials = choose(cell, place)
-    network, data, course = _trained(cell, setting, rate, place.rule.rounds, place)
+    network, data, course = _trained(cell, setting, rate, place.rule, place)
     found: dict[str, Any] = {
         **task.scores(network, data, elements),
         "validation": course.loss,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from benchmarks.symmetry import forecasts
 from benchmarks.symmetry.data import Data
-from benchmarks.symmetry.digits import POSES, load_digits, load_quadrants, load_sixes_and_sevens
+from benchmarks.symmetry.digits import PAIRS, POSES, load_digits, load_pairs, load_quadrants, load_sixes_and_sevens
 from benchmarks.symmetry.glyphs import SHAPES, load_glyphs
 from benchmarks.symmetry.networks import Frame
-from benchmarks.symmetry.parts import PAIRS, load_parts
 from benchmarks.symmetry.photographs import load_cifar, load_faces, varied_photographs
 from benchmarks.symmetry.scores import scores
-from benchmarks.symmetry.training import CLASSES, Objective
+from benchmarks.symmetry.training import Objective
 from benchmarks.symmetry.turns import Element
 
 
@@ -37,8 +36,7 @@ class Task:
     trial_images: int = 1000
     # Images as they are varied in training, whatever the way.
     varied: Callable[[Tensor], Tensor] | None = None
-    precision: torch.dtype = torch.float32
-    objective: Objective = CLASSES
+    objective: Objective = field(default_factory=Objective)
     scores: Callable[[nn.Module, Data, Sequence[Element]], dict[str, Any]] = scores
 
 
@@ -69,10 +67,10 @@ TASKS: dict[str, Task] = {
         trial=(5, 1),
         trial_images=3000,
         varied=varied_photographs,
-        precision=torch.bfloat16,
+        objective=Objective(precision=torch.bfloat16),
     ),
     "ddmnist": Task(
-        load_parts,
+        load_pairs,
         Frame(PAIRS, widths=(6, 6, 6, 24), last_kernel=8),
         {"C4": _OF_PARTS, "D4": _OF_PARTS},
         trial=(3, 1),

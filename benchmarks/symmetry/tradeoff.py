@@ -24,18 +24,18 @@ from benchmarks.shared.markdown import cell, table
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.training import Split
 from benchmarks.symmetry.data import Data
+from benchmarks.symmetry.digits import load_digits
 from benchmarks.symmetry.networks import Frame
-from benchmarks.symmetry.runs import commit, rule_of, versions
+from benchmarks.symmetry.runs import commit, versions
 from benchmarks.symmetry.scores import scores
-from benchmarks.symmetry.tasks import TASKS
-from benchmarks.symmetry.training import Fit, Rule, fit
+from benchmarks.symmetry.training import Fit, Objective, Rule, fit
 from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.network.relaxed_layers import copy_network, relaxed_layers
 
 SEEDS = (501, 502, 503)
-GROUP, POSE, IMAGES = "C8", "upright", 1000
+GROUP, POSE, IMAGES, FRAME, RULE = "C8", "upright", 1000, Frame(10), Rule()
 # The factors by which the soft part of a trained network is multiplied.
 FACTORS = (0.5, 0.25)
 
@@ -68,20 +68,20 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def points(kind: Kind, data: Data, seed: int, frame: Frame, rule: Rule, pause: Path | None) -> dict[str, Any]:
+def points(kind: Kind, data: Data, seed: int) -> dict[str, Any]:
     """Train a network, and return the scores of its points by what was done to it after training."""
     torch.manual_seed(seed)
-    network = frame.build(GROUP, kind.way, kind.way.settings[0], frame.widths)
+    network = FRAME.build(GROUP, kind.way, kind.way.settings[0], FRAME.widths)
     elements = ELEMENTS[GROUP]
 
     def varied(batch: Split) -> Split:
         images, labels = batch
+        if not kind.turned:
+            return batch
         is_turned = torch.rand(len(images), 1, 1, 1) < kind.turned
         return torch.where(is_turned, randomly_moved(images, elements[1:]), images), labels
 
-    changes = {"varied": varied if kind.turned else None, "is_learned": kind.way.is_learned, "pause": pause}
-    rule = rule_of(bool(kind.turned), rule, rule.rounds)
-    course = fit(network, data.train, data.validation, kind.rate, rule, **changes)
+    course = fit(network, kind.way, data, kind.rate, RULE.with_copies() if kind.turned else RULE, Objective(), varied)
     found = {name: scores(changed, data, elements) for name, changed in _changed(network, kind, course, data)}
     return {"points": found, "seconds": course.seconds, "epochs": course.best_epoch}
 
@@ -107,13 +107,13 @@ def _changed(network: nn.Module, kind: Kind, course: Fit, data: Data) -> Iterato
         yield "hardened", network
 
 
-def train_missing(log: Log, root: Path | None, pause: Path | None = None) -> None:
+def train_missing(log: Log, root: Path | None) -> None:
     """Make the runs that the log does not hold, seed by seed."""
     for seed in SEEDS:
         missing = {run: kind for name, kind in KINDS.items() if (run := f"{name}, {seed}") not in log.runs}
-        data = TASKS["digits"].load(POSE, IMAGES, seed, root) if missing else None
+        data = load_digits(POSE, IMAGES, seed, root)
         for run, kind in missing.items():
-            found = points(kind, data, seed, Frame(10), Rule(), pause)
+            found = points(kind, data, seed)
             log.add(run, {**found, "commit": commit(), "versions": versions()})
             print(run, {change: [of["as is"], of["turned"]] for change, of in found["points"].items()}, flush=True)
 
@@ -136,12 +136,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of the data; without, scikit-learn's digits, for a trial")
     parser.add_argument("--output", type=Path, required=True, help="the log, a file of JSON lines")
     parser.add_argument("--table", action="store_true", help="print the table of the log alone")
-    parser.add_argument("--pause-file", type=Path, help="while this file exists, training waits between epochs")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     log = Log(arguments.output)
     if not arguments.table:
-        train_missing(log, arguments.data, arguments.pause_file)
+        train_missing(log, arguments.data)
     print(written(log))
 
 
