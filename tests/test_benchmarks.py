@@ -204,12 +204,13 @@ def test_the_page_has_what_the_results_say() -> None:
 
 
 def test_a_case_of_the_discovery_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"HELD_OUT": 64, "EPOCHS": 3, "FURTHER": 1}.items():
-        monkeypatch.setattr(discovery, name, value)
-    log = ["--output", str(tmp_path / "log.jsonl"), "--cases", "half turns"]
-    run_here("symmetry.discovery", *log, "--images", "64", "--seeds", "7")
-    row = run_here("symmetry.discovery", *log, "--table").splitlines()[-1]
-    assert row.startswith("| gratings, half turns | none | 64 | ")
+    name = "gratings, half turns"
+    cases = {name: replace(discovery.CASES[name], seeds=(7,), images=(64,))}
+    for constant, value in {"HELD_OUT": 64, "EPOCHS": 3, "FURTHER": 1, "CASES": cases}.items():
+        monkeypatch.setattr(discovery, constant, value)
+    log = ["--output", str(tmp_path / "log.jsonl")]
+    run_here("symmetry.discovery", *log)
+    assert run_here("symmetry.discovery", *log, "--table").splitlines()[-1].startswith(f"| {name} | none | 64 | ")
 
 
 # Smoke and volumes, whose solver is phi.flow.
