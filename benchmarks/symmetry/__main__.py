@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.shared.run_log import Log
-from benchmarks.symmetry.order import ordered_cells
+from benchmarks.symmetry.order import CELLS
 from benchmarks.symmetry.runs import Place, train_missing
 
 # Option → the part of a cell that it names, and what separates values.
@@ -44,7 +44,7 @@ def main() -> None:
         for option, (part, separator) in OPTIONS.items()
         if getattr(arguments, option)
     }
-    cells = [cell for cell in ordered_cells() if all(str(getattr(cell, part)) in asked[part] for part in asked)]
+    cells = [cell for cell in CELLS if all(str(getattr(cell, part)) in asked[part] for part in asked)]
     train_missing(cells, Place(arguments.data, Log(arguments.output), arguments.pause_file))
 
 

@@ -22,7 +22,7 @@ from scipy.stats import t
 from benchmarks.shared.markdown import cell, signed, table
 from benchmarks.shared.run_log import Log
 from benchmarks.symmetry.figure import FEWEST_SEEDS, draw
-from benchmarks.symmetry.order import ordered_cells
+from benchmarks.symmetry.order import CELLS
 from benchmarks.symmetry.results import HEADS, KEY, Part, grouped, read, rows_of, write
 
 Results = Mapping[tuple[str, str, int, str], Part]
@@ -183,7 +183,7 @@ def _full(part: Part, seeds: int) -> str:
 def _missing(results: Results) -> str:
     """Return how many runs of each part of the protocol are there, and how to go on."""
     wanted: dict[str, list[bool]] = defaultdict(list)
-    for one in ordered_cells():
+    for one in CELLS:
         part = results.get(key := (one.task, one.group, one.images, one.pose), Part(*key))
         wanted[part.family].append(one.seed in part.ways.get(one.way, {}))
     rows = [[name, f"{sum(done)} of {len(done)}"] for name, done in wanted.items() if not all(done)]

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.shared.run_log import Log
-from benchmarks.symmetry.order import BLOCKS
+from benchmarks.symmetry.order import CELLS
 
 KEY = ("task", "group", "images", "pose", "way", "seed")
 NUMBERS = (
@@ -129,7 +129,7 @@ def _validation_at(history: Sequence[Sequence[float]], end: float) -> float:
 def write(rows: Iterable[Row], path: Path) -> None:
     """Write rows as CSV, numbers with five digits, in the order of the protocol."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    blocks = list(dict.fromkeys((block.task, block.group, block.images) for block in BLOCKS))
+    blocks = list(dict.fromkeys((cell.task, cell.group, cell.images) for cell in CELLS))
 
     def place(row: Row) -> int:
         block = row["task"], row["group"], row["images"]
