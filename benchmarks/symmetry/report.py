@@ -69,10 +69,6 @@ def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
     return page
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return table(header, rows) if rows else "Nothing has been run."
-
-
 def _verdicts(parts: Sequence[Part]) -> str:
     """Return two tables of the main poses, of data as they are and of turned copies: scores, gains of soft layers."""
     return "\n\n".join(_verdict_table(parts, name) for name in ("as they are", "turned copies"))
@@ -87,7 +83,7 @@ def _verdict_table(parts: Sequence[Part], name: str) -> str:
             gain, verdict = _verdict(part.gains(SOFT, score))
             scores = (_mean(part, way, score) for way in ways)
             rows.append([f"{part.family}, {part.title}", *scores, gain, f"`{part.head(score)}`", verdict])
-    return _table((name, *(f"`{way}`" for way in ways), "gain", "over", "soft layers are"), rows)
+    return table((name, *(f"`{way}`" for way in ways), "gain", "over", "soft layers are"), rows)
 
 
 def _mean(part: Part, way: str, score: str) -> str:
@@ -118,7 +114,7 @@ def _fields(parts: Sequence[Part]) -> str:
                 cells = (cell(found, _most_seeds(some)) for found in scores)
                 rows.append([f"{part.task}, {part.title}", f"`{way}`", parameters, *cells])
     header = ("task", "way", "parameters", "next frame, %", "ten frames, %", "turned films, %", "change, %")
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _classes(parts: Sequence[Part]) -> str:
@@ -126,7 +122,8 @@ def _classes(parts: Sequence[Part]) -> str:
     found = []
     for task, group, images in MAIN_TABLES:
         some = [part for part in parts if (part.task, part.group, part.images) == (task, group, images)]
-        rows = [[f"`{way}`", *(_three(part, way) for part in some)] for way in _ways(some)]
+        ways = dict.fromkeys(way for part in some for way in part.ways)
+        rows = [[f"`{way}`", *(_three(part, way) for part in some)] for way in ways]
         if rows:
             found.append(table([f"{group}, {images:,} images", *(part.title for part in some)], rows))
     return "\n\n".join(found) or "Nothing has been run."
@@ -145,7 +142,7 @@ def _places(parts: Sequence[Part]) -> str:
         for part in parts
         if part.head(part.score) and sum(way in part.ways for way in PLACES.values()) > 1
     ]
-    return _table(["gain over the better strict head", *PLACES], rows)
+    return table(["gain over the better strict head", *PLACES], rows)
 
 
 def tables(parts: Sequence[Part]) -> dict[str, str]:
@@ -197,10 +194,6 @@ def _families(parts: Sequence[Part]) -> dict[str, list[Part]]:
     for part in parts:
         found[part.family].append(part)
     return found
-
-
-def _ways(parts: Sequence[Part]) -> list[str]:
-    return list(dict.fromkeys(way for part in parts for way in part.ways))
 
 
 def _most_seeds(parts: Sequence[Part]) -> int:
