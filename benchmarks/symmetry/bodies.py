@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,25 +37,23 @@ class Module(enn.EquivariantModule):  # type: ignore[misc]
         return tuple(self(self.in_type(torch.zeros(input_shape))).shape)
 
 
+@dataclass(frozen=True)
 class Layers:
     """Makes the convolutions of a body, those of the last layer or stage by ``last``."""
 
-    def __init__(
-        self,
-        layer: Callable[..., nn.Module],
-        last: Callable[..., nn.Module] | None = None,
-        restricts: bool = False,
-        is_periodic: bool = False,
-    ) -> None:
-        self.layer, self.last, self.restricts = layer, last or layer, restricts
-        self.is_periodic = is_periodic
-        self._options = {"padding_mode": "circular"} if is_periodic else {}
+    layer: Callable[..., nn.Module]
+    last: Callable[..., nn.Module]
+    # The last layer or stage is of the trivial group.
+    restricts: bool = False
+    # Opposite sides of an image are one.
+    is_periodic: bool = False
 
     def __call__(
         self, in_type: FieldType, out_type: FieldType, size: int, is_last: bool = False, **arguments: Any
     ) -> nn.Module:
         """Return one convolution."""
-        return (self.last if is_last else self.layer)(in_type, out_type, size, **arguments, **self._options)
+        options = {"padding_mode": "circular"} if self.is_periodic else {}
+        return (self.last if is_last else self.layer)(in_type, out_type, size, **arguments, **options)
 
     def pooling(self, fields: FieldType) -> nn.Module:
         """Return anti-aliased pooling by 2."""

@@ -6,7 +6,7 @@ A network sees velocity and smoke and says how they change until the next frame,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.shared.flow import puffs_of_smoke
-from benchmarks.symmetry.bodies import GSPACES, Layers, regular
+from benchmarks.symmetry.bodies import Layers, regular
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.scores import softness_of
 from benchmarks.symmetry.training import Objective, outputs_of
@@ -87,39 +87,38 @@ class ForecastFrame:
 
     # Fields of the hidden layers.
     widths: tuple[int, ...] = (6, 6, 6)
-    relax: Any = None
+    relax: Any = field(default=None, hash=False)
     # The left and the right side of the box are one.
     is_periodic: bool = False
 
-    def __hash__(self) -> int:
-        return hash((self.widths, self.is_periodic))
-
     def build(self, group: str, way: Way, setting: Setting, widths: tuple[int, ...]) -> Forecaster:
-        """Return the network of a way, with so many fields in each hidden layer."""
-        return Forecaster("C1" if way.is_plain else way.groups.get(group, group), way, setting, widths, self)
+        """Return the network of a way, with so many fields in each hidden layer.
+
+        A free head is a last layer without symmetry. Others end in fields of the group, so that the network is as
+        equivariant as its layers.
+        """
+        gspace = way.gspace(group)
+        has_vectors = gspace.fibergroup.order() > 1
+        velocity = [gspace.irrep(1)] if has_vectors else [gspace.trivial_repr] * 2
+        state = FieldType(gspace, [*velocity, gspace.trivial_repr])
+        types = [state, *(regular(gspace, width) for width in widths)]
+        convolution = Layers(*way.layers(setting, self.relax))
+        # Pixels that come in from the other side are put there before.
+        padding = (KERNEL_SIZE // 2, 0 if self.is_periodic else KERNEL_SIZE // 2)
+        layers = [convolution(*ends, KERNEL_SIZE, padding=padding) for ends in pairwise(types)]
+        if way.head == "free":
+            layers.append(nn.Conv2d(types[-1].size, state.size, KERNEL_SIZE, padding=padding, bias=False))
+        else:
+            layers.append(convolution(types[-1], state, KERNEL_SIZE, is_last=True, padding=padding))
+        return Forecaster(layers, self.is_periodic)
 
 
 class Forecaster(nn.Module):
-    """Velocity and smoke → their change until the next frame: four convolutions with SiLUs between.
+    """Velocity and smoke → their change until the next frame: four convolutions with SiLUs between."""
 
-    A free head is a last layer without symmetry. Others end in fields of the group, so that the network is as
-    equivariant as its layers.
-    """
-
-    def __init__(self, group: str, way: Way, setting: Setting, widths: tuple[int, ...], frame: ForecastFrame) -> None:
+    def __init__(self, layers: Sequence[nn.Module], is_periodic: bool) -> None:
         super().__init__()
-        self.is_periodic = frame.is_periodic
-        layers = Layers(*way.layers(setting, frame.relax))
-        self.state = _state(group)
-        types = [self.state, *(regular(self.state.gspace, width) for width in widths)]
-        # Pixels that come in from the other side are put there before.
-        padding = (KERNEL_SIZE // 2, 0 if self.is_periodic else KERNEL_SIZE // 2)
-        self.layers = nn.ModuleList(layers(*ends, KERNEL_SIZE, padding=padding) for ends in pairwise(types))
-        if way.head == "free":
-            last: nn.Module = nn.Conv2d(types[-1].size, self.state.size, KERNEL_SIZE, padding=padding, bias=False)
-        else:
-            last = layers(types[-1], self.state, KERNEL_SIZE, is_last=True, padding=padding)
-        self.layers.append(last)
+        self.layers, self.is_periodic = nn.ModuleList(layers), is_periodic
         # Draws differ much in the size of what they predict; so all start near saying that nothing changes.
         self.gain = nn.Parameter(torch.tensor(0.1))
 
@@ -127,20 +126,11 @@ class Forecaster(nn.Module):
         """(batch, 3, H, W) → the same shape."""
         features = state
         for number, layer in enumerate(self.layers):
-            if number:
-                features = functional.silu(features)
+            features = functional.silu(features) if number else features
             if self.is_periodic:
                 features = functional.pad(features, (KERNEL_SIZE // 2, KERNEL_SIZE // 2, 0, 0), mode="circular")
             features = layer(features) if isinstance(layer, nn.Conv2d) else layer(layer.in_type(features)).tensor
         return self.gain * features
-
-
-def _state(group: str) -> FieldType:
-    """Return the fields of velocity and smoke."""
-    gspace = GSPACES[group]()
-    has_vectors = gspace.fibergroup.order() > 1
-    velocity = [gspace.irrep(1)] if has_vectors else [gspace.trivial_repr] * 2
-    return FieldType(gspace, [*velocity, gspace.trivial_repr])
 
 
 def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Frame:
 
     def build(self, group: str, way: Way, setting: Setting, widths: tuple[int, ...]) -> Classifier:
         """Return the network of a way, with so many fields in each layer or stage."""
-        gspace = GSPACES["C1" if way.is_plain else way.groups.get(group, group)]()
+        gspace = way.gspace(group)
         in_type = FieldType(gspace, [gspace.trivial_repr] * self.channels)
         layers = Layers(*way.layers(setting, self.relax), way.restricts, self.is_periodic)
         stages = (residual_stages if self.is_residual else plain_stages)(in_type, layers, widths, self.last_kernel)
@@ -67,13 +67,6 @@ def parameters(network: nn.Module) -> int:
 
 
 @functools.cache
-def _target(frame: Any, group: str) -> int:
-    return parameters(frame.build(group, Way(), Setting(), frame.widths))
-
-
-_found: dict[tuple[Any, ...], tuple[int, ...]] = {}
-
-
 def equal_widths(frame: Any, group: str, way: Way) -> tuple[int, ...]:
     """Return the widths at which a way has as many parameters as ``R2Conv`` with a pooled head, nearly.
 
@@ -84,19 +77,19 @@ def equal_widths(frame: Any, group: str, way: Way) -> tuple[int, ...]:
     if way.is_as_wide:
         order = GSPACES[group]().fibergroup.order() if way.is_plain else 1
         return tuple(order * width for width in frame.widths)
-    key = (frame, group, way.layer, way.only_last, way.head, way.restricts, tuple(way.groups.items()))
-    if key not in _found:
-        setting, target = way.settings[0], _target(frame, group)
-        _found[key] = _nearest(lambda widths: parameters(frame.build(group, way, setting, widths)), frame, target)
-    return _found[key]
+
+    @functools.cache
+    def count(widths: tuple[int, ...]) -> int:
+        return parameters(frame.build(group, way, way.settings[0], widths))
+
+    return _nearest(count, frame.widths, parameters(frame.build(group, Way(), Setting(), frame.widths)))
 
 
-def _nearest(count: Callable[[tuple[int, ...]], int], frame: Any, target: int) -> tuple[int, ...]:
+def _nearest(count: Callable[[tuple[int, ...]], int], shape: tuple[int, ...], target: int) -> tuple[int, ...]:
     """Return the widths whose count comes nearest to the target."""
-    count = functools.lru_cache(maxsize=None)(count)
-    widths, below = (1,) * len(frame.widths), (1,) * len(frame.widths)
+    widths = below = (1,) * len(shape)
     while count(widths) < target:
-        below, widths = widths, _wider(widths, frame.widths)
+        below, widths = widths, _wider(widths, shape)
     near = [below, widths]
     nearest = min(near, key=lambda widths: abs(count(widths) - target))
     if abs(count(nearest) / target - 1) <= TOLERANCE:

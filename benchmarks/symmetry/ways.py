@@ -11,7 +11,7 @@ from escnn import nn as enn
 from escnn.nn import FieldType, R2Conv
 from torch import nn
 
-from benchmarks.symmetry.bodies import Module
+from benchmarks.symmetry.bodies import GSPACES, Module
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv
 from escnn_relaxed.kernel import TiedKernel
@@ -48,7 +48,8 @@ class Setting:
     deviation: float | None = None
 
 
-@dataclass(frozen=True)
+# Ways are compared by what they are, not by what they hold, so that they are the keys of a cache.
+@dataclass(frozen=True, eq=False)
 class Way:
     """A way to build and train a network."""
 
@@ -79,6 +80,10 @@ class Way:
             options["relax"] = relax
         last = functools.partial(self.layer, bias=False, **options)
         return functools.partial(R2Conv, bias=False) if self.only_last else last, last
+
+    def gspace(self, group: str) -> Any:
+        """Return the symmetry of the layers on a task of a group."""
+        return GSPACES["C1" if self.is_plain else self.groups.get(group, group)]()
 
     @property
     def is_soft(self) -> bool:
