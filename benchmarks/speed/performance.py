@@ -89,11 +89,8 @@ def _translation_rows() -> Iterator[Row]:
         (regular(c4, 8), 3, 2, 64),
         (regular(c4, 2), 3, 2, 64),
         # Later stages of a network.
-        (regular(c8, 16), 5, 4, 16),
-        (regular(c8, 16), 3, 2, 16),
-        (regular(c8, 32), 3, 8, 16),
-        (regular(d4, 8), 5, 8, 16),
-        (regular(c8, 64), 3, 8, 8),
+        *((regular(c8, 16), 5, 4, 16), (regular(c8, 16), 3, 2, 16), (regular(c8, 32), 3, 8, 16)),
+        *((regular(d4, 8), 5, 8, 16), (regular(c8, 64), 3, 8, 8)),
     ):
         name, shape = _named(fields, kernel_size, batch, size), (batch, fields.size, size, size)
         plain = partial(convolution, fields.size, kernel_size)
@@ -111,14 +108,14 @@ def _volume_rows() -> Iterator[Row]:
     """Yield layers of volumes beside `R3Conv`, on 4 volumes of 16 voxels a side."""
     cube = gspaces.octaOnR3()
     for name, fields, kernel_size in (
-        ("octahedral, 3 regular", regular(cube, 3), 3),
-        ("octahedral, 3 regular", regular(cube, 3), 5),
-        ("SO(3), 8 × irreps 0–2", irreps(gspaces.rot3dOnR3(), 8), 5),
-        ("C4 about z, 8 regular", regular(gspaces.rot2dOnR3(4), 8), 5),
+        ("octahedral, 3 regular, 3×3×3", regular(cube, 3), 3),
+        ("octahedral, 3 regular, 5×5×5", regular(cube, 3), 5),
+        ("SO(3), 8 × irreps 0–2, 5×5×5", irreps(gspaces.rot3dOnR3(), 8), 5),
+        ("C4 about z, 8 regular, 5×5×5", regular(gspaces.rot2dOnR3(4), 8), 5),
     ):
         both = [partial(layer, kind, fields, kernel_size) for kind in (RelaxedR3Conv, R3Conv)]
         shape = 4, fields.size, 16, 16, 16
-        training, name = _beside(*both, step, shape), f"{name}, {'×'.join(3 * [str(kernel_size)])}"
+        training = _beside(*both, step, shape)
         yield Row(f"volumes, {name}", "R3Conv", training)
         yield Row(f"volumes, eval mode, {name}", "R3Conv", _beside(*both, evaluation, shape))
         yield Row(f"volumes, peak memory, {name}", "R3Conv", training, is_memory=True)
