@@ -108,7 +108,7 @@ def test_runs_are_made_once_and_settings_are_chosen_after_the_rate(
     assert [run["setting"]["options"]["initial_softness"] for run in tried] == [0.1, 0.1, 0.01]
     found = place.log.runs[str(cell)]
     assert (found["rate"], found["trials"]) == (tried[2]["rate"], 3)
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 4
     again = replace(place, log=Log(place.log._path))
     runs.train_missing([cell], again)
     assert capsys.readouterr().out == ""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import subprocess
 import warnings
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,14 @@ class Log:
                     continue
                 self.runs[entry["run"]] = entry["result"]
 
+    def once(self, run: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the result of a run, which is made, kept and told where the log does not hold it."""
+        if run not in self.runs:
+            result = make()
+            self.add(run, {**result, "commit": _commit(), "versions": _versions()})
+            print(run, {name: round(value, 4) for name, value in result.items() if type(value) is float}, flush=True)
+        return self.runs[run]
+
     def add(self, run: str, result: dict[str, Any]) -> None:
         """Keep a result, on disk at once: a line in one write, since other calls may write to the same log."""
         self.runs[run] = result
@@ -39,3 +51,19 @@ class Log:
         """Return whether the file ends within a line, as where a call was killed as it wrote."""
         content = self._path.read_bytes()
         return bool(content) and not content.endswith(b"\n")
+
+
+@functools.cache
+def _commit() -> str:
+    """Return the commit of this code, marked where files differ from it."""
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    """Return the versions of what runs depend on."""
+    return {name: version(name) for name in ("torch", "escnn", "numpy")}

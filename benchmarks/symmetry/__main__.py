@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -43,9 +44,8 @@ def try_layer(way: Way, place: Place) -> str:
     """Train what the log lacks, and return the tables of a way beside both strict heads."""
     place = replace(place, ways={**{name: WAYS[name] for name in HEADS}, "own layer": way})
     poses, seeds = ("upright", "turned"), (0, 1)
-    train_missing(
-        [Cell("digits", "C8", pose, 1000, name, seed) for seed in seeds for pose in poses for name in place.ways], place
-    )
+    runs = product(seeds, poses, place.ways)
+    train_missing((Cell("digits", "C8", pose, 1000, name, seed) for seed, pose, name in runs), place)
     return "\n\n".join(tables(list(grouped(rows_of([place.log])).values())).values())
 
 
@@ -70,7 +70,7 @@ def main() -> None:
         for option, (part, separator) in OPTIONS.items()
         if getattr(arguments, option)
     }
-    train_missing([cell for cell in CELLS if all(str(getattr(cell, part)) in asked[part] for part in asked)], place)
+    train_missing((cell for cell in CELLS if all(str(getattr(cell, part)) in asked[part] for part in asked)), place)
 
 
 if __name__ == "__main__":

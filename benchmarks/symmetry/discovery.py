@@ -36,7 +36,6 @@ from benchmarks.shared.training import FIRST_ROUND, Split, take_steps, update
 from benchmarks.symmetry.bodies import GSPACES
 from benchmarks.symmetry.data import first
 from benchmarks.symmetry.digits import mnist
-from benchmarks.symmetry.runs import commit
 from benchmarks.symmetry.turns import rotated
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.checks import FIBER_SUBGROUPS
@@ -287,7 +286,6 @@ def discover(case: Case, images: int, seed: int, root: Path | None, by_training:
         "report": [[row.subgroup, *(round(v, 2) for v in (row.needed, row.rise, row.error))] for row in report],
         "accuracy": accuracy,
         "seconds": {"training": round(end - start, 2), "training on": round(last - end, 2)},
-        "commit": commit(),
     }
 
 
@@ -334,15 +332,11 @@ def main() -> None:
         return
     runs = [(seed, images, name) for name, case in CASES.items() for seed, images in product(case.seeds, case.images)]
     for seed, images, name in sorted(runs, key=lambda run: run[:2]):
-        run = name_of(name, images, seed, by_training)
-        if run not in log.runs:
-            try:
-                result = discover(CASES[name], images, seed, arguments.data, by_training)
-            except ModuleNotFoundError as error:
-                print(f"{name} is left out, because {error.name} is not installed", flush=True)
-                continue
-            log.add(run, result)
-            print(run, result["at once"], result["training on"], result["seconds"], flush=True)
+        make = partial(discover, CASES[name], images, seed, arguments.data, by_training)
+        try:
+            log.once(name_of(name, images, seed, by_training), make)
+        except ModuleNotFoundError as error:
+            print(f"{name} is left out, because {error.name} is not installed", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +94,14 @@ def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place
 
 def _trial(cell: Cell, setting: Setting, rate: float, place: Place) -> float:
     """Return the lowest loss on validation of a short training, from the log where it is there."""
-    name = json.dumps({**asdict(cell), "setting": asdict(setting), "rate": rate}, sort_keys=True, ensure_ascii=False)
-    if name not in place.log.runs:
+
+    def make() -> dict[str, Any]:
         rule = replace(place.rule, rounds=place.tasks[cell.task].trial)
         course = _trained(cell, setting, rate, rule, place)[2]
-        place.log.add(name, {"validation": course.loss, "seconds": course.seconds, "commit": commit()})
-    loss: float = place.log.runs[name]["validation"]
+        return {"validation": course.loss, "seconds": course.seconds}
+
+    name = {**asdict(cell), "setting": asdict(setting), "rate": rate}
+    loss: float = place.log.once(json.dumps(name, sort_keys=True, ensure_ascii=False), make)["validation"]
     return loss
 
 
@@ -140,30 +140,10 @@ def run(cell: Cell, place: Place) -> dict[str, Any]:
         report = course.evidence.harden(*data.validation)
         found["evidence"] = [asdict(trial) for trial in report]
         found |= {f"{name}, hardened": value for name, value in task.scores(network, data, elements).items()}
-    return {**found, "commit": commit(), "versions": versions()}
+    return found
 
 
-def train_missing(cells: list[Cell], place: Place) -> None:
-    """Make the runs that the log does not hold, in order, and say of each what it reached."""
+def train_missing(cells: Iterable[Cell], place: Place) -> None:
+    """Make the runs that the log does not hold, in order."""
     for cell in cells:
-        if str(cell) not in place.log.runs:
-            result = run(cell, place)
-            place.log.add(str(cell), result)
-            score = next(name for name in ("accuracy", "error") if name in result)
-            print(f"{cell}: {score} {result[score]:.2f} %, {result['seconds']:.0f} s", flush=True)
-
-
-@functools.lru_cache(maxsize=1)
-def commit() -> str:
-    """Return the commit of this code, marked where files differ from it."""
-    try:
-        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-@functools.lru_cache(maxsize=1)
-def versions() -> dict[str, str]:
-    """Return the versions of what runs depend on."""
-    return {name: version(name) for name in ("torch", "escnn", "numpy")}
+        place.log.once(str(cell), functools.partial(run, cell, place))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from benchmarks.shared.training import Split
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.digits import load_digits
 from benchmarks.symmetry.networks import Frame
-from benchmarks.symmetry.runs import commit, versions
 from benchmarks.symmetry.scores import scores
 from benchmarks.symmetry.training import Fit, Objective, Rule, fit
 from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
@@ -110,12 +110,9 @@ def _changed(network: nn.Module, kind: Kind, course: Fit, data: Data) -> Iterato
 def train_missing(log: Log, root: Path | None) -> None:
     """Make the runs that the log does not hold, seed by seed."""
     for seed in SEEDS:
-        missing = {run: kind for name, kind in KINDS.items() if (run := f"{name}, {seed}") not in log.runs}
         data = load_digits(POSE, IMAGES, seed, root)
-        for run, kind in missing.items():
-            found = points(kind, data, seed)
-            log.add(run, {**found, "commit": commit(), "versions": versions()})
-            print(run, {change: [of["as is"], of["turned"]] for change, of in found["points"].items()}, flush=True)
+        for name, kind in KINDS.items():
+            log.once(f"{name}, {seed}", partial(points, kind, data, seed))
 
 
 def written(log: Log) -> str:

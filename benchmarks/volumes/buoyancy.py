@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
@@ -232,10 +233,7 @@ def main() -> None:
     torch.set_num_threads(1)
     log = Log(arguments.output)
     for seed, value, way in product(range(arguments.seeds), BUOYANCIES, WAYS):
-        run = name_of(value, way, seed)
-        if run not in log.runs:
-            log.add(run, train(value, WAYS[way], seed))
-            print(f"{run}: {log.runs[run]['error']:.4f}", flush=True)
+        log.once(name_of(value, way, seed), partial(train, value, WAYS[way], seed))
     print(report(arguments.seeds, log))
 
 
