@@ -143,13 +143,9 @@ def _films(
 ) -> Array:
     """Return velocity and smoke (film, frame, channel, …, y, x) at the centres of cells of side 1, rows going down.
 
-    Args:
-        smoke: density at the start (film, x, y) or (film, x, y, z).
-        force: on smoke of density 1, one vector, or one for each film and cell (film, x, y, component).
-        velocity: at the start, whose frame is the first; None for rest, which is no frame.
-        frames: number of frames.
-        walls: PhiFlow's extrapolation of the velocity, and of smoke; by default opposite sides are one.
-        time_step: of the solver.
+    Smoke is the density at the start (film, x, y) or (film, x, y, z), and the force on a density of 1 is one vector, or
+    one for each film and cell. A velocity at the start makes the first frame, rest makes none. Walls are PhiFlow's
+    extrapolations of the velocity and of smoke; without them opposite sides are one.
     """
     from phi import flow
 

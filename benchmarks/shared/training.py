@@ -25,17 +25,7 @@ def take_steps(
     precision: torch.dtype = torch.float32,
     after_step: Callable[[], object] | None = None,
 ) -> None:
-    """Train on each batch once.
-
-    Args:
-        network: to be trained in place, in training mode.
-        batches: inputs and targets.
-        loss: prediction and target → what is to be small.
-        optimiser: of the weights.
-        penalties: added to the loss.
-        precision: of the convolutions.
-        after_step: called after each step, for a schedule of the rate.
-    """
+    """Train on each batch once, by a loss and penalties; convolutions have a precision of their own."""
     network.train()
     for inputs, targets in batches:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):

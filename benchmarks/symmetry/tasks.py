@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from benchmarks.symmetry import forecasts
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.digits import PAIRS, POSES, load_digits, load_pairs, load_quadrants, load_sixes_and_sevens
-from benchmarks.symmetry.glyphs import SHAPES, load_glyphs
+from benchmarks.symmetry.images import SHAPES, load_cifar, load_faces, load_glyphs, varied
 from benchmarks.symmetry.networks import Frame
-from benchmarks.symmetry.photographs import load_cifar, load_faces, varied_photographs
 from benchmarks.symmetry.scores import scores
 from benchmarks.symmetry.training import Objective
 from benchmarks.symmetry.turns import Element
@@ -66,7 +65,7 @@ TASKS: dict[str, Task] = {
         {"C4": ("upright", "turned")},
         trial=(5, 1),
         trial_images=3000,
-        varied=varied_photographs,
+        varied=varied,
         objective=Objective(precision=torch.bfloat16),
     ),
     "ddmnist": Task(
