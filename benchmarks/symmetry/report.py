@@ -80,39 +80,38 @@ def _verdict_table(parts: Sequence[Part], name: str) -> str:
         is_main = part.is_forecast or (part.task, part.group, part.images) in MAIN_TABLES
         score = part.score if name == "as they are" else "turned"
         if is_main and part.head(score) and SOFT in part.ways:
-            gain, verdict = _verdict(part.gains(SOFT, score))
-            scores = (_mean(part, way, score) for way in ways)
-            rows.append([f"{part.family}, {part.title}", *scores, gain, f"`{part.head(score)}`", verdict])
+            gain, digits = part.gains(SOFT, score), 2 if part.is_forecast else 1
+            means = (_mean(part.values(way, score), digits) for way in ways)
+            gained = signed(cell(gain, len(gain))), f"`{part.head(score)}`", _verdict(gain)
+            rows.append([f"{part.family}, {part.title}", *means, *gained])
     return table((name, *(f"`{way}`" for way in ways), "gain", "over", "soft layers are"), rows)
 
 
-def _mean(part: Part, way: str, score: str) -> str:
-    found = part.values(way, score)
-    return f"{fmean(found):.{2 if part.is_forecast else 1}f}" if found else "–"
+def _mean(found: Sequence[float], digits: int = 1) -> str:
+    return f"{fmean(found):.{digits}f}" if found else "–"
 
 
-def _verdict(found: Sequence[float]) -> tuple[str, str]:
-    """Return a mean gain, and whether its interval of 95 %, by Student's t, is above 0, below it, or holds it."""
+def _verdict(found: Sequence[float]) -> str:
+    """Return whether the interval of 95 % of a gain, by Student's t, is above 0, below it, or holds it."""
     if not found:
-        return "–", "–"
-    error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
-    gain = signed(f"{fmean(found):.2f}") + (f" ± {error:.2f}" if len(found) > 1 else "")
-    reach = t.ppf(0.975, len(found) - 1) * error if len(found) > 1 else 0.0
-    word = "level" if abs(fmean(found)) <= reach else ("ahead" if fmean(found) > 0 else "behind")
+        return "–"
     seeds = f"{len(found)} seed{'s' * (len(found) > 1)}"
-    return gain, f"{word if len(found) >= FEWEST_SEEDS else 'not settled'} ({seeds})"
+    if len(found) < FEWEST_SEEDS:
+        return f"not settled ({seeds})"
+    reach = t.ppf(0.975, len(found) - 1) * stdev(found) / len(found) ** 0.5
+    word = "level" if abs(fmean(found)) <= reach else ("ahead" if fmean(found) > 0 else "behind")
+    return f"{word} ({seeds})"
 
 
 def _fields(parts: Sequence[Part]) -> str:
     """Return errors of forecasts, a row for each way and level."""
-    rows = []
-    for some in _families(parts).values():
-        for part in some:
-            for way, by_seed in part.ways.items() if part.is_forecast else ():
-                scores = (part.values(way, name) for name in ("error", "rollout", "turned", "change"))
-                parameters = f"{next(iter(by_seed.values()))['parameters']:,.0f}"
-                cells = (cell(found, _most_seeds(some)) for found in scores)
-                rows.append([f"{part.task}, {part.title}", f"`{way}`", parameters, *cells])
+    rows, seeds = [], _most_seeds(parts)
+    for part in parts:
+        for way, by_seed in part.ways.items() if part.is_forecast else ():
+            scores = (part.values(way, name) for name in ("error", "rollout", "turned", "change"))
+            parameters = f"{next(iter(by_seed.values()))['parameters']:,.0f}"
+            cells = (cell(found, seeds[part.family]) for found in scores)
+            rows.append([f"{part.task}, {part.title}", f"`{way}`", parameters, *cells])
     header = ("task", "way", "parameters", "next frame, %", "ten frames, %", "turned films, %", "change, %")
     return table(header, rows)
 
@@ -132,7 +131,7 @@ def _classes(parts: Sequence[Part]) -> str:
 def _three(part: Part, way: str) -> str:
     """Return the score with its error and the seeds, that of turned copies, and the agreement."""
     score, *more = (part.values(way, name) for name in (part.score, "turned", part.agreement))
-    return " · ".join([cell(score, 0), *(f"{fmean(some):.1f}" if some else "–" for some in more)]) if score else "–"
+    return " · ".join([cell(score, 0), *map(_mean, more)]) if score else "–"
 
 
 def _places(parts: Sequence[Part]) -> str:
@@ -147,13 +146,13 @@ def _places(parts: Sequence[Part]) -> str:
 
 def tables(parts: Sequence[Part]) -> dict[str, str]:
     """Return all scores of all ways, for each family of poses."""
-    found = {}
-    for name, some in _families(parts).items():
-        seeds = _most_seeds(some)
-        said = f"{seeds} seeds, or as many as the brackets say"
-        texts = (f"*{part.title}*, {said}\n\n{_full(part, seeds)}" for part in some)
-        found[name] = "\n\n".join(texts)
-    return found
+    found: dict[str, list[str]] = defaultdict(list)
+    seeds = _most_seeds(parts)
+    for part in parts:
+        most = seeds[part.family]
+        text = f"*{part.title}*, {most} seeds, or as many as the brackets say\n\n{_full(part, most)}"
+        found[part.family].append(text)
+    return {name: "\n\n".join(texts) for name, texts in found.items()}
 
 
 def _full(part: Part, seeds: int) -> str:
@@ -189,15 +188,12 @@ def _missing(results: Results) -> str:
     return f"{table(['part of the protocol', 'runs that are there'], rows)}\n\n    {COMMAND}"
 
 
-def _families(parts: Sequence[Part]) -> dict[str, list[Part]]:
-    found: dict[str, list[Part]] = defaultdict(list)
+def _most_seeds(parts: Sequence[Part]) -> dict[str, int]:
+    """Return the most seeds of a way in each family of poses."""
+    found: dict[str, int] = defaultdict(int)
     for part in parts:
-        found[part.family].append(part)
+        found[part.family] = max(found[part.family], *map(len, part.ways.values()))
     return found
-
-
-def _most_seeds(parts: Sequence[Part]) -> int:
-    return max(len(by_seed) for part in parts for by_seed in part.ways.values())
 
 
 def update(logs: Iterable[Path], results: Path = RESULTS, page: Path = PAGE, figure: Path = FIGURE) -> None:
