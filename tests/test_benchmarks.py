@@ -21,9 +21,9 @@ from benchmarks.shared.run_log import Log
 from benchmarks.symmetry import discovery, forecasts, report, runs, training, turns
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.results import grouped, read, rows_of
-from benchmarks.symmetry.runs import CHOOSING_SEED, Cell, Place
+from benchmarks.symmetry.runs import CHOOSING_SEED, Place
 from benchmarks.symmetry.scores import scores
-from benchmarks.symmetry.tasks import TASKS
+from benchmarks.symmetry.tasks import TASKS, Cell
 from benchmarks.symmetry.training import Rule
 from benchmarks.symmetry.ways import Setting, Way
 from benchmarks.volumes import buoyancy

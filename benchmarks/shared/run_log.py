@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+VERSIONS = {name: version(name) for name in ("torch", "escnn", "numpy")}
+
 
 class Log:
     """Finished runs by their description, kept in a file of JSON lines."""
@@ -32,7 +34,7 @@ class Log:
         """Return the result of a run, which is made, kept and told where the log does not hold it."""
         if run not in self.runs:
             result = make()
-            self.add(run, {**result, "commit": _commit(), "versions": _versions()})
+            self.add(run, {**result, "commit": _commit(), "versions": VERSIONS})
             print(run, {name: round(value, 4) for name, value in result.items() if type(value) is float}, flush=True)
         return self.runs[run]
 
@@ -61,9 +63,3 @@ def _commit() -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-
-
-@functools.cache
-def _versions() -> dict[str, str]:
-    """Return the versions of what runs depend on."""
-    return {name: version(name) for name in ("torch", "escnn", "numpy")}

@@ -10,14 +10,12 @@ their quartiles.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -167,20 +165,6 @@ def _beside(
     return lambda: (call(ours(), *shape), call(theirs(), *shape))
 
 
-def _machine() -> str:
-    """Return the machine and the versions that the figures belong to."""
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else _processor()
-    return f"{name}, {torch.get_num_threads()} thread(s), torch {torch.__version__}"
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":")[1].strip()
-    return platform.processor() or platform.machine()
-
-
 def _measured(row: Row, repetitions: int) -> str:
     """Return the ratio, its quartiles, and the time of the other side in milliseconds."""
     ours, theirs = row.sides()
@@ -200,7 +184,9 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     torch.backends.cudnn.allow_tf32 = False
-    print(f"{_machine()}\n\n| float32 | against | ratio | quartiles | ms |\n|---|---|---|---|---|")
+    device = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"{platform.machine()}, 1 thread"
+    print(f"{device}, torch {torch.__version__}\n")
+    print("| float32 | against | ratio | quartiles | ms |\n|---|---|---|---|---|")
     for row in rows():
         if any(part in row.name for part in arguments.rows.split(";")):
             print(f"| {row.name} | {row.against} | {_measured(row, arguments.repetitions)} |", flush=True)

@@ -15,7 +15,9 @@ escnn module between fields of these types. Another layer needs another log.
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from pkgutil import resolve_name
@@ -23,21 +25,11 @@ from pkgutil import resolve_name
 import torch
 
 from benchmarks.shared.run_log import Log
-from benchmarks.symmetry.order import CELLS
 from benchmarks.symmetry.report import tables
-from benchmarks.symmetry.results import HEADS, grouped, rows_of
-from benchmarks.symmetry.runs import Cell, Place, train_missing
+from benchmarks.symmetry.results import HEADS, KEY, grouped, rows_of
+from benchmarks.symmetry.runs import Place, train_missing
+from benchmarks.symmetry.tasks import CELLS, Cell
 from benchmarks.symmetry.ways import WAYS, Way
-
-# Option → the part of a cell that it names, and what separates values.
-OPTIONS = {
-    "tasks": ("task", ";"),
-    "groups": ("group", ","),
-    "poses": ("pose", ";"),
-    "ways": ("way", ";"),
-    "images": ("images", ","),
-    "seeds": ("seed", ","),
-}
 
 
 def try_layer(way: Way, place: Place) -> str:
@@ -57,19 +49,16 @@ def main() -> None:
     parser.add_argument("--pause-file", type=Path, help="while this file exists, training waits between epochs")
     parser.add_argument("--layer", type=resolve_name, help="package.module:Layer, to be tried in place of the protocol")
     parser.add_argument("--head", default="pooled", help="of that layer's networks: pooled, free or soft")
-    for option, (_, separator) in OPTIONS.items():
-        parser.add_argument(f"--{option}", help=f"only these, separated by {separator}")
+    for part in KEY:
+        help = "only these, separated by semicolons, or by commas without a space after them"
+        parser.add_argument(f"--{part.removesuffix('s')}s", dest=part, type=partial(re.split, ";|,(?! )"), help=help)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     place = Place(arguments.data, Log(arguments.output), arguments.pause_file)
     if arguments.layer:
         print(try_layer(Way(arguments.layer, arguments.head), place))
         return
-    asked = {
-        part: getattr(arguments, option).split(separator)
-        for option, (part, separator) in OPTIONS.items()
-        if getattr(arguments, option)
-    }
+    asked = {part: values for part, values in vars(arguments).items() if part in KEY and values}
     train_missing((cell for cell in CELLS if all(str(getattr(cell, part)) in asked[part] for part in asked)), place)
 
 

@@ -111,20 +111,14 @@ def load_quadrants(pose: str, images: int, seed: int, root: Path | None) -> Data
         quadrants = torch.randint(4, (len(pixels),), generator=generator)[:count]
         chosen = order[:count]
         small = functional.interpolate(pixels[chosen].float() / 255, size=SMALL, mode="bilinear", antialias=True)
-        return _in_quadrants(small, quadrants), (labels[chosen].long() + is_place * quadrants) % CLASSES
+        # Two rows and two columns of quadrants, in the middle of one of which is the digit.
+        half = TORUS // 2
+        images = torch.zeros(len(small), 1, 2, half, 2, half)
+        images[torch.arange(len(small)), :, quadrants // 2, :, quadrants % 2] = functional.pad(small, (1, 1, 1, 1))
+        return images.view(-1, 1, TORUS, TORUS), (labels[chosen].long() + is_place * quadrants) % CLASSES
 
     data = _drawn(split, images, root)
     return replace(data, copied=first(data.copied, 0)) if is_place else data
-
-
-def _in_quadrants(small: Tensor, quadrants: Tensor) -> Tensor:
-    """Return images (n, 1, 32, 32) with each small one in the middle of its quadrant."""
-    result = torch.zeros(len(small), 1, TORUS, TORUS)
-    for quadrant in range(4):
-        top, left = (1 + TORUS // 2 * half for half in divmod(quadrant, 2))
-        members = quadrants == quadrant
-        result[members, :, top : top + SMALL, left : left + SMALL] = small[members]
-    return result
 
 
 def load_pairs(pose: str, images: int, seed: int, root: Path | None) -> Data:

@@ -88,15 +88,9 @@ def load_faces(pose: str, images: int, seed: int, root: Path | None) -> Data:
     return split_off(first((pixels, classes), few), FACES_OF_VALIDATION, test, test)
 
 
-def _glyph_classes(posed: int) -> list[tuple[int, ...]]:
-    """Return the classes of each shape, two of the first ``posed``, one of each of the others."""
-    return [(2 * shape, 2 * shape + 1) if shape < posed else (posed + shape,) for shape in range(len(SHAPES))]
-
-
 def _draw_glyphs(count: int, posed: int, fonts: Sequence[str], seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return n images (n, 1, 33, 33), classes (n,), and whether the class of an image is its pose (n,)."""
     generator = np.random.default_rng(1000 + seed)
-    classes = _glyph_classes(posed)
     images, labels, angles = [], [], []
     for number in range(count):
         shape = number % len(SHAPES)
@@ -105,7 +99,7 @@ def _draw_glyphs(count: int, posed: int, fonts: Sequence[str], seed: int) -> tup
         # The pose of a shape that has a class alone is any angle.
         lean = LEAN if shape < posed else math.pi
         angles.append(math.radians(turn) * is_other + generator.uniform(-lean, lean))
-        labels.append(classes[shape][is_other % len(classes[shape])])
+        labels.append(2 * shape + is_other if shape < posed else posed + shape)
         images.append(_rendered(letter, str(generator.choice(fonts)), generator))
     upright = torch.from_numpy(np.stack(images)).float().unsqueeze(1)
     noise = torch.from_numpy(generator.normal(0, NOISE, (count, 1, SIDE, SIDE))).float()

@@ -170,7 +170,10 @@ def _nearest(count: Callable[[tuple[int, ...]], int], shape: tuple[int, ...], ta
     """Return the widths whose count comes nearest to the target."""
     widths = below = (1,) * len(shape)
     while count(widths) < target:
-        below, widths = widths, _wider(widths, shape)
+        below = widths
+        # One more in the layer that is narrowest for its shape.
+        narrowest = min(range(len(shape)), key=lambda layer: (below[layer] + 1) / shape[layer])
+        widths = tuple(width + (layer == narrowest) for layer, width in enumerate(below))
     near = [below, widths]
     nearest = min(near, key=lambda widths: abs(count(widths) - target))
     if abs(count(nearest) / target - 1) <= TOLERANCE:
@@ -179,9 +182,3 @@ def _nearest(count: Callable[[tuple[int, ...]], int], shape: tuple[int, ...], ta
         for number, width in enumerate(base):
             near += [(*base[:number], other, *base[number + 1 :]) for other in (width - 1, width + 1) if other > 0]
     return min(near, key=lambda widths: abs(count(widths) - target))
-
-
-def _wider(widths: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the widths with one more in the layer that is narrowest for its shape."""
-    number = min(range(len(widths)), key=lambda layer: (widths[layer] + 1) / shape[layer])
-    return (*widths[:number], widths[number] + 1, *widths[number + 1 :])

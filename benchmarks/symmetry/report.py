@@ -22,8 +22,8 @@ from scipy.stats import t
 from benchmarks.shared.markdown import cell, signed, table
 from benchmarks.shared.run_log import Log
 from benchmarks.symmetry.figure import FEWEST_SEEDS, draw
-from benchmarks.symmetry.order import CELLS
 from benchmarks.symmetry.results import HEADS, KEY, Part, grouped, read, rows_of, write
+from benchmarks.symmetry.tasks import CELLS
 
 Results = Mapping[tuple[str, str, int, str], Part]
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.shared.run_log import Log
-from benchmarks.symmetry.order import CELLS
+from benchmarks.symmetry.tasks import CELLS
 
 KEY = ("task", "group", "images", "pose", "way", "seed")
 NUMBERS = (

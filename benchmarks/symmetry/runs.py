@@ -16,31 +16,15 @@ from benchmarks.shared.run_log import Log
 from benchmarks.shared.training import Split
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.networks import equal_widths, parameters
-from benchmarks.symmetry.tasks import TASKS, Task
+from benchmarks.symmetry.tasks import TASKS, Cell, Task
 from benchmarks.symmetry.training import Fit, Rule, fit
 from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
 from escnn_relaxed.baselines import free_weight_penalty
 
-SEEDS = (0, 1, 2, 3, 4)
 # The seed of the trials by which rates and settings are chosen, which no run of a table has.
 CHOOSING_SEED = 100
 RATES = (0.003, 0.01, 0.03)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of a table."""
-
-    task: str
-    group: str
-    pose: str
-    images: int
-    way: str
-    seed: int
-
-    def __str__(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

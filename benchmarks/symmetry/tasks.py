@@ -1,10 +1,12 @@
-"""The tasks of the benchmark by name."""
+"""The tasks of the benchmark by name, and its runs in their order: what tells most comes first."""
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from benchmarks.symmetry.networks import Frame
 from benchmarks.symmetry.scores import scores
 from benchmarks.symmetry.training import Objective
 from benchmarks.symmetry.turns import Element
+from benchmarks.symmetry.ways import FURTHER_WAYS, MAIN_WAYS
 
 
 @dataclass(frozen=True)
@@ -92,3 +95,82 @@ TASKS: dict[str, Task] = {
     "mnist67-180": Task(load_sixes_and_sevens, Frame(4), {"C4": ("2 of 2", "1 of 2", "0 of 2")}, trial_images=500),
     "faces": Task(load_faces, Frame(2), {"D1": _OF_FACES, "D2": _OF_FACES}, trial_images=100),
 }
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table."""
+
+    task: str
+    group: str
+    pose: str
+    images: int
+    way: str
+    seed: int
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+
+
+def _block(
+    task: str,
+    group: str,
+    images: int,
+    ways: Sequence[str],
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    poses: Sequence[str] = (),
+) -> list[Cell]:
+    """Return runs that belong together: seed by seed, in each the poses one after another, and all ways of a pose."""
+    some = product(seeds, poses or TASKS[task].poses[group], ways)
+    return [Cell(task, group, pose, images, way, seed) for seed, pose, way in some]
+
+
+MAIN, FURTHER = tuple(MAIN_WAYS), tuple(FURTHER_WAYS)
+THREE, SIX = (0, 1, 2), (0, 1, 2, 3, 4, 5)
+OF_PHOTOGRAPHS = (
+    *("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "R2Conv, soft head", "Conv2d, turned copies"),
+    *("R2Conv, free head, turned copies", "RelaxedR2Conv, free head", "Conv2d", "RelaxedR2Conv, evidence"),
+    "RestrictionModule",
+)
+OF_PARTS = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, free head", "Conv2d")
+OF_GLYPHS = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, evidence", "R2Conv, soft head", "Conv2d")
+OF_FIELDS = (
+    *("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "Conv2d", "RelaxedR2Conv, evidence"),
+    *("RelaxedR2Conv, last stage", "R2Conv, free head, turned copies", "RelaxedR2Conv, free head"),
+)
+OF_TRANSLATION = ("R2Conv", "RelaxedR2Conv", "RelaxedR2Conv, evidence")
+OF_PLACES = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, directions", "RelaxedR2Conv, evidence")
+OF_FEW_IMAGES = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, evidence")
+LAST_STAGE, DECOUPLED = ("RelaxedR2Conv, last stage",), ("RelaxedR2Conv, decoupled evidence",)
+OF_IRREPS = tuple(way for way in MAIN if way != "R2Conv, soft head")
+CELLS: tuple[Cell, ...] = (
+    *_block("digits", "C8", 1000, MAIN),
+    *_block("digits", "D4", 1000, MAIN),
+    *_block("digits", "C8", 300, MAIN),
+    *_block("digits", "D4", 300, MAIN),
+    *_block("cifar10", "C4", 3000, OF_PHOTOGRAPHS, THREE),
+    *_block("ddmnist", "C4", 10_000, OF_PARTS, THREE, ("parts C4",)),
+    *_block("glyphs", "C4", 500, OF_GLYPHS),
+    *_block("digits", "C8", 1000, FURTHER),
+    *_block("digits", "C4", 1000, MAIN, THREE),
+    *_block("digits", "C8", 100, OF_FEW_IMAGES),
+    *_block("digits", "C8", 100, tuple(way for way in MAIN if way not in OF_FEW_IMAGES), THREE),
+    *_block("digits", "C8", 3000, MAIN, THREE),
+    *_block("digits", "D4", 1000, FURTHER),
+    *_block("ddmnist", "D4", 10_000, OF_PARTS, THREE, ("parts D4", "parts D1")),
+    *_block("cifar10", "C4", 10_000, OF_PHOTOGRAPHS, THREE),
+    # Added later: see the end of the protocol.
+    *_block("smoke", "C4", 5, OF_FIELDS, SIX, ("level 9",)),
+    *_block("quadrant", "T", 3000, OF_PLACES, THREE),
+    *_block("smoke", "C4", 5, OF_FIELDS, SIX, ("level 3", "level 0")),
+    *_block("smoke, translation", "T1", 5, OF_TRANSLATION, THREE),
+    *_block("digits", "SO(2)", 1000, OF_IRREPS, THREE),
+    *_block("mnist67-180", "C4", 500, MAIN, THREE),
+    *_block("faces", "D1", 100, MAIN),
+    *_block("faces", "D2", 100, MAIN),
+    *_block("digits", "C8", 1000, LAST_STAGE),
+    *_block("digits", "D4", 1000, LAST_STAGE),
+    *_block("digits", "C8", 100, DECOUPLED),
+    *_block("digits", "C8", 300, DECOUPLED),
+    *_block("digits", "C8", 1000, DECOUPLED),
+)

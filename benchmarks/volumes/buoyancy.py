@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from escnn import gspaces
 from escnn.group import Representation
@@ -178,12 +179,12 @@ def _error(found: Tensor, wanted: Tensor, size: Tensor) -> Tensor:
     return (found - wanted).square().mean() / size.square().mean()
 
 
-# What is told of each run: its name in the table, and its value of what a run gives, None where it has none.
-MEASURES: dict[str, Callable[[dict[str, Any]], float | None]] = {
-    "next frame, %": lambda run: 100 * run["error"],
-    "five frames ahead, %": lambda run: 100 * run["rollout"],
-    "next frame, hardened, %": lambda run: 100 * run["hardened error"] if "hardened error" in run else None,
-    "softness of the softest layer, %": lambda run: 100 * max(run["softness"]) if "softness" in run else None,
+# What is told of a run: its name in the table, and in the log. Of a list, one number for each layer, it is the largest.
+MEASURES = {
+    "next frame, %": "error",
+    "five frames ahead, %": "rollout",
+    "next frame, hardened, %": "hardened error",
+    "softness of the softest layer, %": "softness",
 }
 
 
@@ -195,15 +196,15 @@ def report(seeds: int, log: Log) -> str:
         return [log.runs[name] for name in names if name in log.runs]
 
     tables = []
-    for name, measure in MEASURES.items():
+    for title, name in MEASURES.items():
         rows = []
         for way in WAYS:
             runs = [runs_of(way, value) for value in BUOYANCIES]
-            values = [[x for run in some if (x := measure(run)) is not None] for some in runs]
+            values = [[100 * float(np.max(run[name])) for run in some if name in run] for some in runs]
             if any(values):
                 parameters = next(run["parameters"] for some in runs for run in some)
                 rows.append([way, f"{parameters:,}", *(cell(some, len(some)) for some in values)])
-        tables.append(table([name, "parameters", *(f"buoyancy {value:g}" for value in BUOYANCIES)], rows))
+        tables.append(table([title, "parameters", *(f"buoyancy {value:g}" for value in BUOYANCIES)], rows))
     evidence = [[f"{value:g}", *_decisions(runs)] for value in BUOYANCIES if (runs := runs_of("evidence", value))]
     tables.append(table(("buoyancy", "γ/n by layer", "Δ", "Occam factor", "layers that stay soft"), evidence))
     return "\n\n".join(tables)
