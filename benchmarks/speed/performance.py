@@ -25,19 +25,7 @@ from escnn.nn import FieldType, R2Conv, R3Conv
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.speed.sides import (
-    DEVICE,
-    Call,
-    OnTensors,
-    alternate,
-    convolution,
-    evaluation,
-    irreps,
-    layer,
-    peak_memory,
-    regular,
-    step,
-)
+from benchmarks.speed.sides import DEVICE, Call, OnTensors, alternate, evaluation, peak_memory, regular
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, SoftnessEvidence
 
 Sides = Callable[[], Sequence[Call]]
@@ -59,6 +47,30 @@ def rows() -> Iterator[Row]:
     yield from _translation_rows()
     yield from _volume_rows()
     yield from _evidence_rows()
+
+
+def irreps(gspace: Any, fields: int) -> FieldType:
+    """Irreps of a continuous group up to frequency 2."""
+    return FieldType(gspace, [gspace.irrep(frequency) for frequency in range(3)] * fields)
+
+
+def convolution(channels: int, kernel_size: int) -> nn.Module:
+    """The plain convolution of as many channels."""
+    return nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2).to(DEVICE)
+
+
+def layer(kind: Any, fields: FieldType, kernel_size: int, **options: Any) -> nn.Module:
+    """``kind`` from these fields to themselves."""
+    return OnTensors(kind(fields, fields, kernel_size, padding=kernel_size // 2, **options)).to(DEVICE)
+
+
+def step(module: nn.Module, *shape: int) -> Call:
+    """Forward and backward."""
+    images = torch.randn(*shape, device=DEVICE, requires_grad=True)
+    wanted = [images, *(parameter for parameter in module.parameters() if parameter.requires_grad)]
+    with torch.no_grad():
+        direction = torch.randn_like(module(images))
+    return lambda: torch.autograd.grad(module(images), wanted, direction, allow_unused=True)
 
 
 def _rotation_rows() -> Iterator[Row]:

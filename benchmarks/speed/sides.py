@@ -1,4 +1,4 @@
-"""The sides of comparisons of cost: layers and plain convolutions, what is called on them, its time and its memory."""
+"""What comparisons of cost share: layers on plain tensors, and the time and the memory of a call."""
 
 from __future__ import annotations
 
@@ -33,30 +33,6 @@ class OnTensors(nn.Module):
 def regular(gspace: Any, fields: int) -> FieldType:
     """Regular fields of a group."""
     return FieldType(gspace, [gspace.regular_repr] * fields)
-
-
-def irreps(gspace: Any, fields: int) -> FieldType:
-    """Irreps of a continuous group up to frequency 2."""
-    return FieldType(gspace, [gspace.irrep(frequency) for frequency in range(3)] * fields)
-
-
-def convolution(channels: int, kernel_size: int) -> nn.Module:
-    """The plain convolution of as many channels."""
-    return nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2).to(DEVICE)
-
-
-def layer(kind: Any, fields: FieldType, kernel_size: int, **options: Any) -> nn.Module:
-    """``kind`` from these fields to themselves."""
-    return OnTensors(kind(fields, fields, kernel_size, padding=kernel_size // 2, **options)).to(DEVICE)
-
-
-def step(module: nn.Module, *shape: int) -> Call:
-    """Forward and backward."""
-    images = torch.randn(*shape, device=DEVICE, requires_grad=True)
-    wanted = [images, *(parameter for parameter in module.parameters() if parameter.requires_grad)]
-    with torch.no_grad():
-        direction = torch.randn_like(module(images))
-    return lambda: torch.autograd.grad(module(images), wanted, direction, allow_unused=True)
 
 
 def evaluation(module: nn.Module, *shape: int) -> Call:
