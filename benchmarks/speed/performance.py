@@ -23,9 +23,8 @@ from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType, R2Conv, R3Conv
 from torch import nn
-from torch.nn import functional
 
-from benchmarks.speed.sides import DEVICE, Call, OnTensors, alternate, evaluation, peak_memory, regular
+from benchmarks.speed.sides import DEVICE, Call, OnTensors, alternate, evaluation, peak_memory, regular, training
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, SoftnessEvidence
 
 Sides = Callable[[], Sequence[Call]]
@@ -105,13 +104,13 @@ def _translation_rows() -> Iterator[Row]:
         name, shape = _named(fields, kernel_size, batch, size), (batch, fields.size, size, size)
         plain = partial(convolution, fields.size, kernel_size)
         soft = partial(layer, RelaxedR2Conv, fields, kernel_size, relax={"translation": 0.25})
-        training = _beside(soft, plain, step, shape)
-        yield Row(f"soft translation, {name}", "Conv2d", training)
+        in_training = _beside(soft, plain, step, shape)
+        yield Row(f"soft translation, {name}", "Conv2d", in_training)
         if fields.gspace.rotations_order > 1:
             in_both = partial(soft, relax={"rotation": 0.25, "translation": 0.25})
             yield Row(f"soft translation and rotation, {name}", "Conv2d", _beside(in_both, plain, step, shape))
         yield Row(f"soft translation, eval mode, {name}", "Conv2d", _beside(soft, plain, evaluation, shape))
-        yield Row(f"soft translation, peak memory, {name}", "Conv2d", training, is_memory=True)
+        yield Row(f"soft translation, peak memory, {name}", "Conv2d", in_training, is_memory=True)
 
 
 def _volume_rows() -> Iterator[Row]:
@@ -125,10 +124,10 @@ def _volume_rows() -> Iterator[Row]:
     ):
         both = [partial(layer, kind, fields, kernel_size) for kind in (RelaxedR3Conv, R3Conv)]
         shape = 4, fields.size, 16, 16, 16
-        training = _beside(*both, step, shape)
-        yield Row(f"volumes, {name}", "R3Conv", training)
+        in_training = _beside(*both, step, shape)
+        yield Row(f"volumes, {name}", "R3Conv", in_training)
         yield Row(f"volumes, eval mode, {name}", "R3Conv", _beside(*both, evaluation, shape))
-        yield Row(f"volumes, peak memory, {name}", "R3Conv", training, is_memory=True)
+        yield Row(f"volumes, peak memory, {name}", "R3Conv", in_training, is_memory=True)
         yield Row(f"volumes, construction, {name}", "R3Conv", lambda both=both: both)
 
 
@@ -153,16 +152,8 @@ def _evidence_sides(gspace: Any, fields: int, is_penalty: bool) -> tuple[Call, C
     network = nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(len(last), 10)).to(DEVICE)
     evidence = SoftnessEvidence(network, 50_000)
     images, labels = torch.randn(128, 1, 33, 33, device=DEVICE), torch.randint(0, 10, (64,), device=DEVICE)
-    optimiser = torch.optim.Adam(network.parameters())
-
-    def train(with_penalty: bool = False) -> None:
-        loss = functional.cross_entropy(network(images[:64]), labels)
-        loss = loss + evidence.penalty() if with_penalty else loss
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-
-    return partial(train, with_penalty=True) if is_penalty else partial(evidence.update, images), train
+    ours = training(network, images[:64], labels, evidence.penalty) if is_penalty else partial(evidence.update, images)
+    return ours, training(network, images[:64], labels)
 
 
 def _named(fields: FieldType, kernel_size: int, batch: int, size: int) -> str:

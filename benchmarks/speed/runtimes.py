@@ -15,38 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional
 
-from benchmarks.speed.sides import DEVICE, Call, alternate, evaluation
-from escnn_relaxed.models import RelaxedResNet
+from benchmarks.speed.sides import DEVICE, alternate, evaluation, training
 from experiments.configuration import read_row, row_names
-from experiments.data_files import DataError, read_json, save
+from experiments.data_files import read_json, save
 from experiments.module import build_network
 
 CNN, BATCH, REPETITIONS = "t2-strict", 4, 3
-
-
-def train_step(network: RelaxedResNet, images: torch.Tensor, labels: torch.Tensor) -> Call:
-    """Forward, backward and a step of Adam."""
-    optimizer = torch.optim.Adam(network.train().parameters(), lr=1e-3)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        functional.cross_entropy(network(images), labels).backward()
-        optimizer.step()
-
-    return step
 
 
 def measure(name: str) -> dict[str, Any]:
     """Ratios to the CNN of one row, and its number of parameters."""
     images, labels = torch.randn(BATCH, 3, 32, 32, device=DEVICE), torch.randint(10, (BATCH,), device=DEVICE)
     networks = [build_network(read_row(row).configuration, 10, 3).to(DEVICE) for row in (name, CNN)]
-    steps = (train_step(network, images, labels) for network in networks)
-    training = alternate(*steps, REPETITIONS)
+    steps = (training(network, images, labels) for network in networks)
+    of_training = alternate(*steps, REPETITIONS)
     calls = (evaluation(network, *images.shape) for network in networks)
     return {
-        "train": asdict(training),
+        "train": asdict(of_training),
         "inference": asdict(alternate(*calls, REPETITIONS)),
         "parameters": sum(parameter.numel() for parameter in networks[0].parameters()),
     }
@@ -66,10 +52,7 @@ def main() -> None:
         f"{torch.__version__}. The paper: batches of 64 on an RTX 3090."
     )
     path = arguments.output
-    try:
-        content = read_json(path) if path.exists() else {"settings": settings, "rows": {}}
-    except DataError as error:
-        parser.error(str(error))
+    content = read_json(path) if path.exists() else {"settings": settings, "rows": {}}
     if content["settings"] != settings:
         parser.error(f"{path} was measured with other settings: {content['settings']}")
     names = arguments.rows or [name for name in row_names() if "seconds" in read_row(name).published]

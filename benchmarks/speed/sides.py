@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
 Call = Callable[[], object]
@@ -40,6 +41,19 @@ def evaluation(module: nn.Module, *shape: int) -> Call:
     images = torch.randn(*shape, device=DEVICE)
     module.eval()
     return torch.no_grad()(lambda: module(images))
+
+
+def training(network: nn.Module, images: Tensor, labels: Tensor, penalty: Callable[[], Tensor] | None = None) -> Call:
+    """Forward, backward and a step of Adam of a classifier."""
+    optimiser = torch.optim.Adam(network.train().parameters())
+
+    def call() -> None:
+        loss = functional.cross_entropy(network(images), labels)
+        optimiser.zero_grad()
+        (loss if penalty is None else loss + penalty()).backward()
+        optimiser.step()
+
+    return call
 
 
 @dataclass(frozen=True)

@@ -32,13 +32,12 @@ TRAINING, VALIDATION = 5, 2
 FRAMES_AHEAD, KERNEL_SIZE = 10, 5
 
 
-def _loss_and_error(predicted: Tensor, change: Tensor) -> tuple[float, float]:
-    """Return the mean square of the error, and its root in percent of the change."""
-    loss = functional.mse_loss(predicted, change).item()
-    return loss, 100 * loss**0.5
+def _relative_error(predicted: Tensor, change: Tensor) -> float:
+    """Return the root mean square of the error in percent of the change."""
+    return 100 * functional.mse_loss(predicted, change).item() ** 0.5
 
 
-OBJECTIVE = Objective(functional.mse_loss, _loss_and_error, "gaussian", batch=8)
+OBJECTIVE = Objective(functional.mse_loss, _relative_error, "gaussian", batch=8)
 
 
 def load_smoke(symmetry: str, pose: str, images: int, seed: int, root: Path | None) -> Data:

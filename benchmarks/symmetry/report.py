@@ -56,11 +56,7 @@ def blocks_of(results: Results) -> dict[str, str]:
 
 
 def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
-    """Return a page whose blocks have these texts.
-
-    Raises:
-        ValueError: if the page has no block of a name.
-    """
+    """Return a page whose blocks have these texts."""
     for name, text in blocks.items():
         pattern = re.compile(rf"(<!-- symmetry: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         if not pattern.search(page):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.symmetry.data import Data
-from benchmarks.symmetry.training import loss_and_accuracy, outputs_of
+from benchmarks.symmetry.training import accuracy, outputs_of
 from benchmarks.symmetry.turns import Element
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
@@ -24,8 +24,8 @@ def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[
     class of a turned copy is that of the image; ``averaged``, the accuracy of the mean probability over copies and the
     images themselves, and ``as is`` that of the same images alone. ``softness`` is that of each soft layer.
     """
-    loss, accuracy = loss_and_accuracy(outputs_of(network, data.test[0]), data.test[1])
-    found = {"accuracy": accuracy, "loss": loss}
+    logits, labels = outputs_of(network, data.test[0]), data.test[1]
+    found = {"accuracy": accuracy(logits, labels), "loss": functional.cross_entropy(logits, labels).item()}
     if len(data.copied[0]):
         found |= _copies(network, data, elements)
     return found | softness_of(network)
@@ -41,13 +41,12 @@ def _copies(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict
     """Return the scores of turned copies."""
     images, labels = data.copied
     logits = torch.stack([outputs_of(network, data.act(images, element)) for element in elements])
-    accuracies = [loss_and_accuracy(some, labels)[1] for some in logits]
+    accuracies = [accuracy(some, labels) for some in logits]
     predicted = logits.argmax(-1)
-    averaged = functional.softmax(logits, -1).mean(0)
     return {
         "as is": accuracies[0],
         "turned": fmean(accuracies[1:]),
         "worst": min(accuracies[1:]),
         "agreement": 100 * (predicted[1:] == predicted[:1]).double().mean().item(),
-        "averaged": 100 * (averaged.argmax(-1) == labels).double().mean().item(),
+        "averaged": accuracy(functional.softmax(logits, -1).mean(0), labels),
     }

@@ -27,10 +27,9 @@ FEWEST_STEPS = 15
 LONGER_WITH_COPIES = 3
 
 
-def loss_and_accuracy(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return the mean cross-entropy, and the percentage of images whose class is predicted."""
-    loss = functional.cross_entropy(logits, labels).item()
-    return loss, 100 * (logits.argmax(1) == labels).double().mean().item()
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    """Return the percentage of images whose class is predicted."""
+    return 100 * (logits.argmax(1) == labels).double().mean().item()
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,8 @@ class Objective:
     """What training makes small, the likelihood of the evidence, and how a step is taken."""
 
     loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
-    # Prediction and target → the loss on validation, and a score in percent.
-    measure: Callable[[Tensor, Tensor], tuple[float, float]] = loss_and_accuracy
+    # Prediction and target → a score in percent.
+    score: Callable[[Tensor, Tensor], float] = accuracy
     likelihood: str = "categorical"
     batch: int = 64
     # Of the convolutions.
@@ -116,8 +115,10 @@ def fit(
                 take_steps(network, batches, objective.loss, optimiser, **options)
             if evidence is not None and len(course.history) >= FIRST_ROUND:
                 update(evidence, data.train)
-            loss, score = objective.measure(outputs_of(network, data.validation[0]), data.validation[1])
+            predicted, targets = outputs_of(network, data.validation[0]), data.validation[1]
+            loss = objective.loss(predicted, targets).item()
             course.epochs += epochs
+            score = objective.score(predicted, targets)
             course.seconds += time.process_time() - start
             course.history.append((course.seconds, loss, score))
             without_gain += 1
