@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import os
@@ -63,3 +64,11 @@ def _commit() -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """Return what reads the options of a command that makes runs from data."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the data; without, scikit-learn's digits, for a trial")
+    parser.add_argument("--output", type=Path, required=True, help="the log, a file of JSON lines")
+    return parser

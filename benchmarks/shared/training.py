@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from escnn_relaxed import SoftnessEvidence
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 # Inputs and targets, for instance images (n, channels, H, W) and classes (n,).
 Split = tuple[Tensor, Tensor]
@@ -44,3 +45,9 @@ def update(evidence: SoftnessEvidence, split: Split) -> None:
     """Update the evidence on inputs that are drawn; that of a regression sees their targets, too."""
     drawn = torch.randperm(len(split[0]))[:UPDATE]
     evidence.update(split[0][drawn], split[1][drawn] if evidence.likelihood == "gaussian" else None)
+
+
+def softness_of(network: nn.Module) -> dict[str, list[float]]:
+    """Return the softness of each soft layer, nothing of a network that has none."""
+    softness = [layer.softness().item() for _, layer in named_relaxed_layers(network)]
+    return {"softness": softness} if softness else {}

@@ -14,7 +14,6 @@ escnn module between fields of these types. Another layer needs another log.
 
 from __future__ import annotations
 
-import argparse
 import re
 from dataclasses import replace
 from functools import partial
@@ -24,7 +23,7 @@ from pkgutil import resolve_name
 
 import torch
 
-from benchmarks.shared.run_log import Log
+from benchmarks.shared.run_log import Log, options
 from benchmarks.symmetry.report import tables
 from benchmarks.symmetry.results import HEADS, KEY, grouped, rows_of
 from benchmarks.symmetry.runs import Place, train_missing
@@ -43,9 +42,7 @@ def try_layer(way: Way, place: Place) -> str:
 
 def main() -> None:
     """Make the runs that are missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of the data; without, scikit-learn's digits, for a trial")
-    parser.add_argument("--output", type=Path, required=True, help="the log, a file of JSON lines")
+    parser = options(__doc__)
     parser.add_argument("--pause-file", type=Path, help="while this file exists, training waits between epochs")
     parser.add_argument("--layer", type=resolve_name, help="package.module:Layer, to be tried in place of the protocol")
     parser.add_argument("--head", default="pooled", help="of that layer's networks: pooled, free or soft")

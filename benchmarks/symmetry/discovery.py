@@ -14,7 +14,6 @@ images that the network was trained on, in place of those that were held out.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
@@ -31,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.shared.markdown import table
-from benchmarks.shared.run_log import Log
+from benchmarks.shared.run_log import Log, options
 from benchmarks.shared.training import FIRST_ROUND, Split, take_steps, update
 from benchmarks.symmetry.bodies import GSPACES
 from benchmarks.symmetry.data import first
@@ -319,9 +318,7 @@ def _right(case: Case, results: Sequence[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     """Make the runs that the log does not hold, or print its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of MNIST's idx files; without, scikit-learn's digits")
-    parser.add_argument("--output", type=Path, required=True, help="the log, a file of JSON lines")
+    parser = options(__doc__)
     parser.add_argument("--training-images", action="store_true", help="decide by images that were trained on")
     parser.add_argument("--table", action="store_true", help="print the table of the log")
     arguments = parser.parse_args()

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.shared.flow import puffs_of_smoke
+from benchmarks.shared.training import Split, softness_of
 from benchmarks.symmetry.bodies import Layers, regular
 from benchmarks.symmetry.data import Data
-from benchmarks.symmetry.scores import softness_of
 from benchmarks.symmetry.training import Objective, outputs_of
 from benchmarks.symmetry.turns import Element, turned
 from benchmarks.symmetry.ways import Setting, Way
@@ -64,7 +64,7 @@ def _root_mean_squares(films: Tensor) -> Tensor:
     return squares.new_tensor([velocity, velocity, smoke]).sqrt()[:, None, None]
 
 
-def _pairs(films: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+def _pairs(films: Tensor, step: Tensor) -> Split:
     """Return all states (n, 3, H, W) that have a next one, and their changes in units of a step."""
     now, later = films[:, :, :-1].flatten(0, 2), films[:, :, 1:].flatten(0, 2)
     return now, (later - now) / step

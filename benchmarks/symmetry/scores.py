@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.shared.training import softness_of
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.training import accuracy, outputs_of
 from benchmarks.symmetry.turns import Element
-from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 
 def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, Any]:
@@ -29,12 +29,6 @@ def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[
     if len(data.copied[0]):
         found |= _copies(network, data, elements)
     return found | softness_of(network)
-
-
-def softness_of(network: nn.Module) -> dict[str, list[float]]:
-    """Return the softness of each soft layer, nothing of a network that has none."""
-    softness = [layer.softness().item() for _, layer in named_relaxed_layers(network)]
-    return {"softness": softness} if softness else {}
 
 
 def _copies(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, float]:

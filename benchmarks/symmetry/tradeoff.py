@@ -11,18 +11,16 @@ that. A second call goes on where the first was ended.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from benchmarks.shared.markdown import cell, table
-from benchmarks.shared.run_log import Log
+from benchmarks.shared.run_log import Log, options
 from benchmarks.shared.training import Split
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.digits import load_digits
@@ -121,9 +119,7 @@ def written(log: Log) -> str:
 
 def main() -> None:
     """Make the runs that are missing, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of the data; without, scikit-learn's digits, for a trial")
-    parser.add_argument("--output", type=Path, required=True, help="the log, a file of JSON lines")
+    parser = options(__doc__)
     parser.add_argument("--table", action="store_true", help="print the table of the log alone")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -32,9 +32,8 @@ from torch.nn import functional
 from benchmarks.shared.flow import OF_SPACE, flow_in_space
 from benchmarks.shared.markdown import cell, table
 from benchmarks.shared.run_log import Log
-from benchmarks.shared.training import FIRST_ROUND, Split, take_steps, update
+from benchmarks.shared.training import FIRST_ROUND, Split, softness_of, take_steps, update
 from escnn_relaxed import RelaxedR3Conv, SoftnessEvidence, harden_network
-from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 BUOYANCIES = (0.0, 0.125, 0.25, 0.5)
 TRAINING, BATCH, RATE, STEPS = 32, 4, 1e-2, 2000
@@ -127,10 +126,8 @@ def train(buoyancy: float, way: Way, seed: int) -> dict[str, Any]:
     network.eval()
     result: dict[str, Any] = {"seconds": time.process_time() - start}
     result["parameters"] = sum(parameter.numel() for parameter in network.parameters())
-    result |= errors(network, test)
-    soft = [layer for _, layer in named_relaxed_layers(network)]
-    if soft:
-        result["softness"] = [layer.softness().item() for layer in soft]
+    result |= errors(network, test) | softness_of(network)
+    if "softness" in result:
         result["hardened error"] = errors(harden_network(network), test)["error"]
     if evidence is not None:
         update(evidence, pairs)
