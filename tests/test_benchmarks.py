@@ -22,9 +22,8 @@ from benchmarks.symmetry import discovery, forecasts, report, runs, training, tu
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.results import grouped, read, rows_of
 from benchmarks.symmetry.runs import CHOOSING_SEED, Place
-from benchmarks.symmetry.scores import scores
 from benchmarks.symmetry.tasks import TASKS, Cell
-from benchmarks.symmetry.training import Rule
+from benchmarks.symmetry.training import Rule, scores
 from benchmarks.symmetry.ways import Setting, Way
 from benchmarks.volumes import buoyancy
 

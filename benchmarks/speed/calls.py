@@ -1,7 +1,4 @@
-"""The calls of this package's functions within a call: how many, and how deep. A reader of the code follows them.
-
-Comprehensions count before Python 3.12, which has none of their own any more.
-"""
+"""The calls of this package's functions within a call, which a reader of the code follows: how many, and how deep."""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
     python -m benchmarks.speed.performance [--rows PARTS] [--repetitions 9]
 
-Forward and backward unless a row says otherwise, on a GPU where there is one, else on one thread. Each row is a ratio
-of times, or of memory: two sides called in turn in one process, the median of the ratios of neighbouring calls, and
-their quartiles.
+Each row is a ratio of times, or of memory: two sides called in turn in one process, forward and backward unless it says
+otherwise. It is the median of the ratios of neighbouring calls, with their quartiles.
 """
 
 from __future__ import annotations

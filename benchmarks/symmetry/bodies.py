@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,9 +88,7 @@ def _block(gspace: Any, width: int) -> list[nn.Module]:
     return [enn.IIDBatchNorm2d(scalars + gated), enn.MultipleModule(scalars + gated, labels, modules)]
 
 
-def plain_stages(
-    fields: FieldType, layers: Layers, widths: tuple[int, ...], last_kernel: int | None
-) -> list[nn.Module]:
+def plain_stages(fields: FieldType, layers: Layers, widths: Sequence[int], last_kernel: int | None) -> list[nn.Module]:
     """Return four convolutions, with anti-aliased pooling by 2 between them."""
     modules: list[nn.Module] = []
     for number, width in enumerate(widths):
@@ -99,9 +97,7 @@ def plain_stages(
             modules.append(_restriction(fields))
             fields = modules[-1].out_type
         size = KERNEL if number else FIRST_KERNEL
-        padding = size // 2
-        if is_last and last_kernel is not None:
-            size, padding = last_kernel, 0
+        size, padding = (last_kernel, 0) if is_last and last_kernel else (size, size // 2)
         block = _block(fields.gspace, width)
         modules += [layers(fields, block[0].in_type, size, is_last, padding=padding), *block]
         fields = block[-1].out_type
@@ -110,9 +106,7 @@ def plain_stages(
     return modules
 
 
-def residual_stages(
-    fields: FieldType, layers: Layers, widths: tuple[int, ...], _: int | None = None
-) -> list[nn.Module]:
+def residual_stages(fields: FieldType, layers: Layers, widths: Sequence[int]) -> list[nn.Module]:
     """Return two convolutions and five residual blocks in three stages, twelve convolutions of 3×3 in all."""
     first, second = (regular(fields.gspace, width) for width in widths[:2])
     modules = [
@@ -139,8 +133,7 @@ class _Residual(Module):
         first = _activated(layers(in_type, out_type, 3, is_last, padding=1, stride=stride))
         second = layers(out_type, out_type, 3, is_last, padding=1)
         self.body = enn.SequentialModule(*first, second, enn.InnerBatchNorm(out_type))
-        is_same = stride == 1
-        self.shortcut = enn.IdentityModule(in_type) if is_same else layers(in_type, out_type, 1, is_last, stride=stride)
+        self.shortcut = layers(in_type, out_type, 1, is_last, stride=2) if stride == 2 else enn.IdentityModule(in_type)
         self.activation = enn.ReLU(out_type)
 
     def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:

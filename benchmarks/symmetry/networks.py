@@ -1,7 +1,4 @@
-"""Classifiers of one size: a body of some layers, a head, and the widths at which parameters are equal.
-
-A head is pooled, a linear map of all channels, or a soft one between the two.
-"""
+"""Classifiers of one size: a body of some layers, a head, and the widths at which parameters are equal."""
 
 from __future__ import annotations
 
@@ -122,8 +119,8 @@ class Frame:
         gspace = way.gspace(group)
         in_type = FieldType(gspace, [gspace.trivial_repr] * self.channels)
         layers = Layers(*way.layers(setting, self.relax), way.restricts, self.is_periodic)
-        stages = (residual_stages if self.is_residual else plain_stages)(in_type, layers, widths, self.last_kernel)
-        body = enn.SequentialModule(*stages)
+        plain = functools.partial(plain_stages, last_kernel=self.last_kernel)
+        body = enn.SequentialModule(*(residual_stages if self.is_residual else plain)(in_type, layers, widths))
         # On a torus a free head sees the place: all 4×4 pixels of the last map.
         options = {"pixels": 16} if self.is_periodic and way.head == "free" else {}
         return Classifier(in_type, body, HEADS[way.head](body.out_type, self.classes, **options))
@@ -149,12 +146,7 @@ def parameters(network: nn.Module) -> int:
 
 @functools.cache
 def equal_widths(frame: Any, group: str, way: Way) -> tuple[int, ...]:
-    """Return the widths at which a way has as many parameters as ``R2Conv`` with a pooled head, nearly.
-
-    Layers grow one field at a time in the proportions of the frame's widths, up to the step that comes nearest. Where
-    that is more than 3 % off, one layer has a field more or less. A way of equal time has as many channels as
-    ``R2Conv``.
-    """
+    """Return the widths at which a way has as many parameters as ``R2Conv`` with a pooled head, by protocol.md."""
     if way.is_as_wide:
         order = GSPACES[group]().fibergroup.order() if way.is_plain else 1
         return tuple(order * width for width in frame.widths)

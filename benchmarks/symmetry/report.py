@@ -3,9 +3,8 @@
     python -m benchmarks.symmetry.report [--log FILE.jsonl …]
 
 Runs of the logs join those of the results, which hold what tables need in a row for each run. On the page the text
-between ``<!-- symmetry: NAME -->`` and ``<!-- end -->`` is written anew. Gains are seed by seed over the better of the
-two strict heads, and errors are standard errors. A number in brackets says of how many seeds a cell is where others
-have more.
+between ``<!-- symmetry: NAME -->`` and ``<!-- end -->`` is written anew. A number in brackets says of how many seeds a
+cell is where others have more.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def blocks_of(results: Results) -> dict[str, str]:
     """Return the text of each block of the page by its name."""
     parts = list(results.values())
     return {
-        "verdicts": _verdicts(parts),
+        "verdicts": "\n\n".join(_verdicts(parts, name) for name in ("as they are", "turned copies")),
         "fields": _fields(parts),
         "classes": _classes(parts),
         "places": _places(parts),
@@ -90,12 +89,8 @@ def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
     return page
 
 
-def _verdicts(parts: Sequence[Part]) -> str:
-    """Return two tables of the main poses, of data as they are and of turned copies: scores, gains of soft layers."""
-    return "\n\n".join(_verdict_table(parts, name) for name in ("as they are", "turned copies"))
-
-
-def _verdict_table(parts: Sequence[Part], name: str) -> str:
+def _verdicts(parts: Sequence[Part], name: str) -> str:
+    """Return scores and gains of soft layers in the main poses, of data as they are or of turned copies."""
     rows, ways = [], (*HEADS, SOFT)
     for part in parts:
         is_main = part.is_forecast or (part.task, part.group, part.images) in MAIN_TABLES

@@ -92,8 +92,7 @@ def _trial(cell: Cell, setting: Setting, rate: float, place: Place) -> float:
 def choose(cell: Cell, place: Place) -> tuple[Setting, float, int]:
     """Return the setting and the rate of a way on a task, and the number of trials that the choice took.
 
-    Rates are tried with the first setting, the other settings at the best rate, each in one short training with the
-    seed for choosing; the lowest loss on validation decides. The choice does not depend on the cell's seed and images.
+    Rates are tried with the first setting, the other settings at the best rate, whatever the cell's seed and images.
     """
     tried = replace(cell, images=place.tasks[cell.task].trial_images, seed=CHOOSING_SEED)
     settings = place.ways[cell.way].settings

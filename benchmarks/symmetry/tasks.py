@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from benchmarks.symmetry import forecasts
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.digits import PAIRS, POSES, load_digits, load_pairs, load_quadrants, load_sixes_and_sevens
-from benchmarks.symmetry.images import SHAPES, load_cifar, load_faces, load_glyphs, varied
+from benchmarks.symmetry.images import load_cifar, load_faces, load_glyphs, varied
 from benchmarks.symmetry.networks import Frame
-from benchmarks.symmetry.scores import scores
-from benchmarks.symmetry.training import Objective
+from benchmarks.symmetry.training import Objective, scores
 from benchmarks.symmetry.turns import Element
 from benchmarks.symmetry.ways import FURTHER_WAYS, MAIN_WAYS
 
@@ -46,6 +45,8 @@ _OF_ROTATIONS = tuple(pose for pose in POSES if pose != "turned, mirrored")
 _OF_DIGITS = {**dict.fromkeys(("C4", "C8", "SO(2)"), _OF_ROTATIONS), "D4": tuple(POSES)}
 _OF_PARTS = ("parts C4", "parts D1", "parts D4")
 _OF_FACES = ("as they are", "moved by D2")
+_OF_PAIRS = Frame(PAIRS, widths=(6, 6, 6, 24), last_kernel=8)
+_ON_A_TORUS = Frame(10, widths=(12, 12, 12, 24), relax=("translation",), is_periodic=True)
 
 
 def _smoke(symmetry: str, group: str, **frame: Any) -> Task:
@@ -64,34 +65,18 @@ TASKS: dict[str, Task] = {
     "digits": Task(load_digits, Frame(10), _OF_DIGITS),
     "cifar10": Task(
         load_cifar,
-        Frame(10, 3, (7, 15, 30), is_residual=True),
+        Frame(10, channels=3, widths=(7, 15, 30), is_residual=True),
         {"C4": ("upright", "turned")},
         trial=(5, 1),
         trial_images=3000,
         varied=varied,
         objective=Objective(precision=torch.bfloat16),
     ),
-    "ddmnist": Task(
-        load_pairs,
-        Frame(PAIRS, widths=(6, 6, 6, 24), last_kernel=8),
-        {"C4": _OF_PARTS, "D4": _OF_PARTS},
-        trial=(3, 1),
-        trial_images=10_000,
-    ),
-    "glyphs": Task(
-        load_glyphs,
-        Frame(2 * len(SHAPES)),
-        {"C4": tuple(f"{posed} of {len(SHAPES)}" for posed in range(len(SHAPES) + 1))},
-        trial_images=500,
-    ),
+    "ddmnist": Task(load_pairs, _OF_PAIRS, dict.fromkeys(("C4", "D4"), _OF_PARTS), trial=(3, 1), trial_images=10_000),
+    "glyphs": Task(load_glyphs, Frame(8), {"C4": tuple(f"{posed} of 4" for posed in range(5))}, trial_images=500),
     "smoke": _smoke("rotation", "C4"),
     "smoke, translation": _smoke("translation", "T1", widths=(13, 13, 13), relax={"translation": (0.25, 0.0)}),
-    "quadrant": Task(
-        load_quadrants,
-        Frame(10, widths=(12, 12, 12, 24), relax=("translation",), is_periodic=True),
-        {"T": ("quadrant", "in a quadrant")},
-        trial_images=3000,
-    ),
+    "quadrant": Task(load_quadrants, _ON_A_TORUS, {"T": ("quadrant", "in a quadrant")}, trial_images=3000),
     "mnist67-180": Task(load_sixes_and_sevens, Frame(4), {"C4": ("2 of 2", "1 of 2", "0 of 2")}, trial_images=500),
     "faces": Task(load_faces, Frame(2), {"D1": _OF_FACES, "D2": _OF_FACES}, trial_images=100),
 }

@@ -2,11 +2,9 @@
 
     python -m benchmarks.symmetry.tradeoff --data FOLDER --output FILE.jsonl [--table]
 
-Digits of MNIST that are all upright, C8, 1,000 images, with the networks, the training and the scores of the benchmark
-(protocol.md). Seeds are 501, 502 and 503. Rates are those that validation chose for each way there: 0.03, of a free
-head 0.01. As in the benchmark, training with turned images has three times the patience and the rounds.
-Points of one curve are one trained network whose soft part is multiplied by a factor, and nothing is trained after
-that. A second call goes on where the first was ended.
+Digits that are all upright, with the networks, the training and the scores of the benchmark (protocol.md). Rates are
+those that validation chose for each way there. Points of one curve are one trained network whose soft part is
+multiplied by a factor, and nothing is trained after that.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ from benchmarks.shared.training import Split
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.digits import load_digits
 from benchmarks.symmetry.networks import Frame
-from benchmarks.symmetry.scores import scores
-from benchmarks.symmetry.training import Fit, Objective, Rule, fit
+from benchmarks.symmetry.training import Fit, Objective, Rule, fit, scores
 from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
 from escnn_relaxed import RelaxedR2Conv

@@ -1,4 +1,4 @@
-"""Training to a plateau: one rule for all ways, by the loss on data for validation."""
+"""Training to a plateau by one rule for all ways, and what a trained network is measured by."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import copy
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.shared.training import FIRST_ROUND, Split, take_steps, update
+from benchmarks.shared.training import FIRST_ROUND, Split, softness_of, take_steps, update
 from benchmarks.symmetry.data import Data
+from benchmarks.symmetry.turns import Element
 from benchmarks.symmetry.ways import Way
 from escnn_relaxed import SoftnessEvidence
 
@@ -148,3 +150,27 @@ def outputs_of(network: nn.Module, inputs: Tensor) -> Tensor:
     """Return the outputs of a network for inputs (n, …), in eval mode and float32."""
     network.eval()
     return torch.cat([network(part) for part in inputs.split(EVALUATION_BATCH)])
+
+
+def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, Any]:
+    """Return the scores that protocol.md names; those of turned copies are of the images ``data.copied``."""
+    logits, labels = outputs_of(network, data.test[0]), data.test[1]
+    found = {"accuracy": accuracy(logits, labels), "loss": functional.cross_entropy(logits, labels).item()}
+    if len(data.copied[0]):
+        found |= _copies(network, data, elements)
+    return found | softness_of(network)
+
+
+def _copies(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, float]:
+    """Return the scores of turned copies."""
+    images, labels = data.copied
+    logits = torch.stack([outputs_of(network, data.act(images, element)) for element in elements])
+    accuracies = [accuracy(some, labels) for some in logits]
+    predicted = logits.argmax(-1)
+    return {
+        "as is": accuracies[0],
+        "turned": fmean(accuracies[1:]),
+        "worst": min(accuracies[1:]),
+        "agreement": 100 * (predicted[1:] == predicted[:1]).double().mean().item(),
+        "averaged": accuracy(functional.softmax(logits, -1).mean(0), labels),
+    }

@@ -150,15 +150,10 @@ def fit(network: Forecaster, pairs: Split, evidence: SoftnessEvidence | None) ->
     for epoch, first in enumerate(range(0, STEPS, of_an_epoch)):
         drawn = torch.randint(len(pairs[0]), (min(of_an_epoch, STEPS - first), BATCH))
         states = ((pairs[0][batch], pairs[1][batch]) for batch in drawn)
-        # The error is relative to the change.
         batches = ((now, torch.stack([then, then - now])) for now, then in states)
-        take_steps(network, batches, _loss, optimiser, penalties=penalties, after_step=schedule.step)
+        take_steps(network, batches, _error, optimiser, penalties=penalties, after_step=schedule.step)
         if evidence is not None and epoch >= FIRST_ROUND and len(drawn) == of_an_epoch:
             update(evidence, pairs)
-
-
-def _loss(found: Tensor, wanted: Tensor) -> Tensor:
-    return _error(found, *wanted)
 
 
 @torch.no_grad()
@@ -168,12 +163,13 @@ def errors(network: nn.Module, films: Tensor) -> dict[str, float]:
     state = films[:, 0]
     for _ in range(films.shape[1] - 1):
         state = network(state)
-    last = films[:, -1]
-    return {"error": float(_error(network(now), then, then - now)), "rollout": float(_error(state, last, last))}
+    wanted, last = torch.stack([then, then - now]), films[:, -1]
+    return {"error": float(_error(network(now), wanted)), "rollout": float(_error(state, torch.stack([last, last])))}
 
 
-def _error(found: Tensor, wanted: Tensor, size: Tensor) -> Tensor:
-    return (found - wanted).square().mean() / size.square().mean()
+def _error(found: Tensor, wanted: Tensor) -> Tensor:
+    """Return the mean square error, relative to that of a second tensor that is stacked with what is wanted."""
+    return (found - wanted[0]).square().mean() / wanted[1].square().mean()
 
 
 # What is told of a run: its name in the table, and in the log. Of a list, one number for each layer, it is the largest.
