@@ -45,15 +45,11 @@ class Log:
         line = json.dumps({"run": run, "result": result}) + "\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab", buffering=0) as file:
-            if self._ends_within_a_line():
+            content = self._path.read_bytes()
+            if content and not content.endswith(b"\n"):  # a call was killed as it wrote
                 line = "\n" + line
             file.write(line.encode())
             os.fsync(file.fileno())
-
-    def _ends_within_a_line(self) -> bool:
-        """Return whether the file ends within a line, as where a call was killed as it wrote."""
-        content = self._path.read_bytes()
-        return bool(content) and not content.endswith(b"\n")
 
 
 @functools.cache

@@ -21,7 +21,6 @@ def take_steps(
     batches: Iterable[Split],
     loss: Callable[[Tensor, Tensor], Tensor],
     optimiser: torch.optim.Optimizer,
-    *,
     penalties: Iterable[Callable[[], Tensor]] = (),
     precision: torch.dtype = torch.float32,
     after_step: Callable[[], object] | None = None,

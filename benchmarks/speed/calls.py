@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from escnn import gspaces
@@ -19,11 +20,8 @@ from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 PACKAGE = str(Path(escnn_relaxed.__file__).parent)
 
 
-class Calls(NamedTuple):
-    """The number of calls, and the depth of calls within the package."""
-
-    count: int
-    depth: int
+# The number of calls, and the depth of calls within the package.
+Calls = namedtuple("Calls", ["count", "depth"])
 
 
 def of_second(call: Callable[[], Any]) -> Calls:

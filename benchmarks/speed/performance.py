@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -40,11 +40,8 @@ class Row:
 
 
 def rows() -> Iterator[Row]:
-    """Yield the rows of docs/results/cost.md, volumes.md and learning.md."""
-    yield from _rotation_rows()
-    yield from _translation_rows()
-    yield from _volume_rows()
-    yield from _evidence_rows()
+    """Return the rows of docs/results/cost.md, volumes.md and learning.md."""
+    return chain(_rotation_rows(), _translation_rows(), _volume_rows(), _evidence_rows())
 
 
 def irreps(gspace: Any, fields: int) -> FieldType:

@@ -55,8 +55,7 @@ def main() -> None:
     content = read_json(path) if path.exists() else {"settings": settings, "rows": {}}
     if content["settings"] != settings:
         parser.error(f"{path} was measured with other settings: {content['settings']}")
-    names = arguments.rows or [name for name in row_names() if "seconds" in read_row(name).published]
-    for name in names:
+    for name in arguments.rows or [name for name in row_names() if "seconds" in read_row(name).published]:
         if name not in content["rows"]:
             content["rows"][name] = measure(name)
             save(json.dumps(content, indent=1).encode(), path)

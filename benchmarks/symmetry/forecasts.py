@@ -46,14 +46,13 @@ def load_smoke(symmetry: str, pose: str, images: int, seed: int, root: Path | No
     Seeds draw weights and batches alone. Films are kept in ``smoke`` below the folder of the data.
     """
     films = puffs_of_smoke(symmetry, int(pose.removeprefix("level ")), (root or Path("data")) / "smoke")
-    known, held_out, test = films.tensor_split((TRAINING, TRAINING + VALIDATION))
-    known = known[:images]
-    scale, of_changes = _root_mean_squares(known), _root_mean_squares(known.diff(dim=2))
-    step = of_changes / scale
+    held_out, test = films[TRAINING:].tensor_split((VALIDATION,))
+    known = films[:TRAINING][:images]
+    scale = _root_mean_squares(known)
+    step = _root_mean_squares(known.diff(dim=2)) / scale
     train, validation = (_pairs(part / scale, step) for part in (known, held_out))
     tested = (test / scale).flatten(0, 1), step
-    act = turned if symmetry == "translation" else fields_turned
-    return Data(train, validation, tested, tested, act)
+    return Data(train, validation, tested, tested, turned if symmetry == "translation" else fields_turned)
 
 
 def _root_mean_squares(films: Tensor) -> Tensor:

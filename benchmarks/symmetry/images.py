@@ -44,13 +44,11 @@ def load_cifar(pose: str, images: int, seed: int, root: Path | None) -> Data:
         order, generator = draw(len(pixels), seed)
         splits.append((pixels[order[:most]].float(), labels[order[:most]].long(), generator))
     deviation, mean = torch.std_mean(splits[0][0][VALIDATION:], dim=(0, 2, 3), keepdim=True)
-    known, test = (
-        (_posed_photographs((some - mean) / deviation, pose, generator), classes) for some, classes, generator in splits
-    )
+    known, test = ((_posed((some - mean) / deviation, pose, draws), labels) for some, labels, draws in splits)
     return split_off(known, VALIDATION, test, first(test, 2000))
 
 
-def _posed_photographs(images: Tensor, pose: str, generator: torch.Generator) -> Tensor:
+def _posed(images: Tensor, pose: str, generator: torch.Generator) -> Tensor:
     """Return images (n, 3, 33, 33) of (n, 3, 32, 32): with a row and a column of 0, or turned within the disk."""
     if pose == "upright":
         return functional.pad(images, (0, 1, 0, 1))

@@ -180,14 +180,10 @@ def _full(part: Part, seeds: int) -> str:
         gained = [] if way == part.head(part.score) else part.gains(way, part.score)
         scores = {name: part.values(way, name) for name in (part.score, "turned", part.agreement, "worst")}
         score, *more = (cell(found, seeds) for found in scores.values())
-        rows.append(
-            [
-                *(f"`{way}`", f"{first['parameters']:,.0f}", score, signed(cell(gained, seeds)), *more),
-                *(signed(cell(averaged, seeds)), cell(part.values(way, "at equal time"), seeds)),
-                f"{first['rate']:g}" + (f", {first['setting']}" if first.get("setting") else ""),
-                *(f"{median(part.values(way, name)):.0f}" for name in ("epochs", "seconds")),
-            ]
-        )
+        cells = [f"`{way}`", f"{first['parameters']:,.0f}", score, signed(cell(gained, seeds)), *more]
+        cells += [signed(cell(averaged, seeds)), cell(part.values(way, "at equal time"), seeds)]
+        cells.append(f"{first['rate']:g}" + (f", {first['setting']}" if first.get("setting") else ""))
+        rows.append([*cells, *(f"{median(part.values(way, name)):.0f}" for name in ("epochs", "seconds"))])
     names = (part.score, "gain", "turned", part.agreement, "worst", "averaged", "equal time")
     return table(["", "parameters", *names, "rate", "epochs", "seconds"], rows)
 
@@ -216,10 +212,8 @@ def draw(results: Results, path: Path) -> None:
     """Draw a column for each pose: above gains on the data as they are, below on turned copies, each over a head."""
     parts = [results[key] for key in COLUMNS if key in results and results[key].head(results[key].score)]
     names = [way for way in COLOURS if any(way in part.ways for part in parts)]
-    size = 9.0, 2.0 + 0.44 * max(len(names), 1)
-    figure, grid = pyplot.subplots(
-        2, max(len(parts), 1), figsize=size, sharey=True, layout="constrained", squeeze=False
-    )
+    columns, size = max(len(parts), 1), (9.0, 2.0 + 0.44 * max(len(names), 1))
+    figure, grid = pyplot.subplots(2, columns, figsize=size, sharey=True, layout="constrained", squeeze=False)
     for part, pair in zip(parts, grid.T, strict=False):
         for axes, score, largest in zip(pair, (part.score, "turned"), LARGEST[part.score], strict=True):
             _draw_panel(axes, names, {way: part.gains(way, score) for way in names}, largest)
@@ -251,10 +245,8 @@ def _point(axes: Axes, height: int, found: Sequence[float], colour: str, largest
     """Draw a mean with its standard error, as a ring where seeds are too few for a verdict."""
     mean = fmean(found)
     if abs(mean) > 0.98 * largest:  # a dot there would be cut
-        side = "left" if mean < 0 else "right"
-        text = f"◂ {mean:.0f}" if mean < 0 else f"{mean:.0f} ▸"
-        edge = largest if mean > 0 else -largest
-        axes.text(edge, height, text.replace("-", "−"), ha=side, va="center", fontsize=FONT - 2, color=colour)
+        edge, side, text = (-largest, "left", "◂ −{:.0f}") if mean < 0 else (largest, "right", "{:.0f} ▸")
+        axes.text(edge, height, text.format(abs(mean)), ha=side, va="center", fontsize=FONT - 2, color=colour)
         return
     error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
     look = {"markerfacecolor": colour if len(found) >= FEWEST_SEEDS else "white"}

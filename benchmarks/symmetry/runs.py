@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from escnn_relaxed.baselines import free_weight_penalty
 # The seed of the trials by which rates and settings are chosen, which no run of a table has.
 CHOOSING_SEED = 100
 RATES = (0.003, 0.01, 0.03)
+# Ways of the same task, pose and seed share their data.
+_load = functools.lru_cache(maxsize=4)(lambda load, *arguments: load(*arguments))
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,10 @@ class Place:
     rates: tuple[float, ...] = RATES
 
 
-@functools.lru_cache(maxsize=4)
-def _load(load: Callable[..., Data], pose: str, images: int, seed: int, root: Path | None) -> Data:
-    return load(pose, images, seed, root)
-
-
 def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place) -> tuple[nn.Module, Data, Fit]:
     """Return the network of a run, its data, and the course of its training."""
     task, way = place.tasks[cell.task], place.ways[cell.way]
-    data = _load(task.load, cell.pose, cell.images, cell.seed, place.data)
+    data: Data = _load(task.load, cell.pose, cell.images, cell.seed, place.data)
     widths = equal_widths(task.frame, cell.group, way)
     torch.manual_seed(cell.seed)
     network = task.frame.build(cell.group, way, setting, widths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
@@ -98,12 +98,7 @@ class Cell:
 
 
 def _block(
-    task: str,
-    group: str,
-    images: int,
-    ways: Sequence[str],
-    seeds: Sequence[int] = (0, 1, 2, 3, 4),
-    poses: Sequence[str] = (),
+    task: str, group: str, images: int, ways: Iterable[str], seeds: Iterable[int] = range(5), poses: Iterable[str] = ()
 ) -> list[Cell]:
     """Return runs that belong together: seed by seed, in each the poses one after another, and all ways of a pose."""
     some = product(seeds, poses or TASKS[task].poses[group], ways)
@@ -111,7 +106,7 @@ def _block(
 
 
 MAIN, FURTHER = tuple(MAIN_WAYS), tuple(FURTHER_WAYS)
-THREE, SIX = (0, 1, 2), (0, 1, 2, 3, 4, 5)
+THREE, SIX = range(3), range(6)
 OF_PHOTOGRAPHS = (
     *("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "R2Conv, soft head", "Conv2d, turned copies"),
     *("R2Conv, free head, turned copies", "RelaxedR2Conv, free head", "Conv2d", "RelaxedR2Conv, evidence"),

@@ -104,9 +104,7 @@ def fit(
     for factor, most in zip(rule.factors, rule.rounds, strict=True):
         network.train().load_state_dict(best)
         optimiser = torch.optim.Adam(network.parameters(), lr=rate * factor)
-        options: dict[str, Any] = {"penalties": penalties, "precision": objective.precision}
-        if evidence is not None and way.is_decoupled:
-            options["after_step"] = functools.partial(evidence.decay, rate * factor)
+        decay = functools.partial(evidence.decay, rate * factor) if evidence is not None and way.is_decoupled else None
         without_gain = 0
         for _ in range(most):
             while pause is not None and pause.exists():
@@ -114,7 +112,7 @@ def fit(
             start = time.process_time()
             for _ in range(epochs):
                 batches = _batches(data.train, objective.batch, varied)
-                take_steps(network, batches, objective.loss, optimiser, **options)
+                take_steps(network, batches, objective.loss, optimiser, penalties, objective.precision, decay)
             if evidence is not None and len(course.history) >= FIRST_ROUND:
                 update(evidence, data.train)
             predicted, targets = outputs_of(network, data.validation[0]), data.validation[1]

@@ -23,8 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 from escnn import gspaces
-from escnn.group import Representation
-from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType, R3Conv
 from torch import Tensor, nn
 from torch.nn import functional
@@ -73,8 +71,8 @@ class Forecaster(nn.Module):
 
     def __init__(self, way: Way, films: Tensor) -> None:
         super().__init__()
-        gspace: GSpace3D = gspaces.rot2dOnR3(4) if way.is_about_axis else gspaces.octaOnR3()
-        vector: Representation = gspace.basespace_action
+        gspace = gspaces.rot2dOnR3(4) if way.is_about_axis else gspaces.octaOnR3()
+        vector = gspace.basespace_action
         state = FieldType(gspace, [vector, gspace.trivial_repr])
         self.in_type = FieldType(gspace, [vector, gspace.trivial_repr, *([vector] if way.sees_up else [])])
         hidden = FieldType(gspace, [gspace.regular_repr] * way.fields)
