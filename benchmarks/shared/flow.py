@@ -91,8 +91,7 @@ def _simulated_puffs(symmetry: str, level: int) -> Array:
 def _starts_and_force(symmetry: str, factors: Array) -> tuple[Array, Array]:
     """Smoke at the start (run, x, y), and the force on smoke (run, x, y, component), y upwards."""
     generator = np.random.default_rng(OF_PUFFS["seed"])
-    size = OF_PUFFS["size"]
-    half = size / 2
+    size, half = OF_PUFFS["size"], OF_PUFFS["size"] / 2
     centres = np.arange(size) + 0.5 - half
     starts, forces = [], []
     for _ in range(OF_PUFFS["count"]):

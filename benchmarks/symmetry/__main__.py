@@ -34,8 +34,7 @@ from benchmarks.symmetry.ways import WAYS, Way
 def try_layer(way: Way, place: Place) -> str:
     """Train what the log lacks, and return the tables of a way beside both strict heads."""
     place = replace(place, ways={**{name: WAYS[name] for name in HEADS}, "own layer": way})
-    poses, seeds = ("upright", "turned"), (0, 1)
-    runs = product(seeds, poses, place.ways)
+    runs = product((0, 1), ("upright", "turned"), place.ways)
     train_missing((Cell("digits", "C8", pose, 1000, name, seed) for seed, pose, name in runs), place)
     return "\n\n".join(tables(list(grouped(rows_of([place.log])).values())).values())
 
@@ -47,8 +46,8 @@ def main() -> None:
     parser.add_argument("--layer", type=resolve_name, help="package.module:Layer, to be tried in place of the protocol")
     parser.add_argument("--head", default="pooled", help="of that layer's networks: pooled, free or soft")
     for part in KEY:
-        help = "only these, separated by semicolons, or by commas without a space after them"
-        parser.add_argument(f"--{part.removesuffix('s')}s", dest=part, type=partial(re.split, ";|,(?! )"), help=help)
+        words = "only these, separated by semicolons, or by commas without a space after them"
+        parser.add_argument(f"--{part.removesuffix('s')}s", dest=part, type=partial(re.split, ";|,(?! )"), help=words)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     place = Place(arguments.data, Log(arguments.output), arguments.pause_file)

@@ -28,8 +28,7 @@ POSES = {
 }
 # The side of a torus halves to 4, and so does a shift by half of it; a digit there has half its size.
 TORUS, SMALL = 32, 14
-# The side of an image of two digits, the first row of both and the first column of each. The row and the column of
-# zeros make the side odd.
+# The side of an image of two digits, odd by a row and a column of zeros; the first row, the first column of each digit.
 PAIR_SIDE, TOP, COLUMNS = 57, 14, (0, 29)
 PAIRS = CLASSES**2
 
@@ -73,7 +72,7 @@ def _posed(pixels: Tensor, angles: Tensor, is_mirrored: Tensor) -> Tensor:
 
 
 def load_sixes_and_sevens(pose: str, images: int, seed: int, root: Path | None) -> Data:
-    """Return sixes and sevens, half of them turned; a pose begins with the number of digits whose class it is."""
+    """Return sixes and sevens, half of them upside down, which in ``"1 of 2"`` makes two classes of one of the two."""
     posed = int(pose[0])
 
     def split(name: str, count: int) -> Split:
@@ -94,7 +93,7 @@ def load_sixes_and_sevens(pose: str, images: int, seed: int, root: Path | None) 
 
 
 def load_quadrants(pose: str, images: int, seed: int, root: Path | None) -> Data:
-    """Return digits of half the size in a quadrant of a torus, which counts for the class in one pose."""
+    """Return digits of half the size in a quadrant of a torus; the pose ``"quadrant"`` adds its number to the class."""
     is_place = pose == "quadrant"
 
     def split(name: str, count: int) -> Split:
@@ -105,9 +104,9 @@ def load_quadrants(pose: str, images: int, seed: int, root: Path | None) -> Data
         small = functional.interpolate(pixels[chosen].float() / 255, size=SMALL, mode="bilinear", antialias=True)
         # Two rows and two columns of quadrants, in the middle of one of which is the digit.
         half = TORUS // 2
-        images = torch.zeros(len(small), 1, 2, half, 2, half)
-        images[torch.arange(len(small)), :, quadrants // 2, :, quadrants % 2] = functional.pad(small, (1, 1, 1, 1))
-        return images.view(-1, 1, TORUS, TORUS), (labels[chosen].long() + is_place * quadrants) % CLASSES
+        torus = torch.zeros(len(small), 1, 2, half, 2, half)
+        torus[torch.arange(len(small)), :, quadrants // 2, :, quadrants % 2] = functional.pad(small, (1, 1, 1, 1))
+        return torus.view(-1, 1, TORUS, TORUS), (labels[chosen].long() + is_place * quadrants) % CLASSES
 
     data = _drawn(split, images, root)
     return replace(data, copied=first(data.copied, 0)) if is_place else data

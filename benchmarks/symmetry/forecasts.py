@@ -95,8 +95,7 @@ class ForecastFrame:
         equivariant as its layers.
         """
         gspace = way.gspace(group)
-        has_vectors = gspace.fibergroup.order() > 1
-        velocity = [gspace.irrep(1)] if has_vectors else [gspace.trivial_repr] * 2
+        velocity = [gspace.irrep(1)] if gspace.fibergroup.order() > 1 else [gspace.trivial_repr] * 2
         state = FieldType(gspace, [*velocity, gspace.trivial_repr])
         types = [state, *(regular(gspace, width) for width in widths)]
         convolution = Layers(*way.layers(setting, self.relax))

@@ -98,8 +98,8 @@ def _draw_glyphs(count: int, posed: int, fonts: Sequence[str], seed: int) -> tup
         images.append(_rendered(letter, str(generator.choice(fonts)), generator))
     upright = torch.from_numpy(np.stack(images)).float().unsqueeze(1)
     noise = torch.from_numpy(generator.normal(0, NOISE, (count, 1, SIDE, SIDE))).float()
-    shapes = torch.arange(count) % len(SHAPES)
-    return rotated(upright, torch.tensor(angles)) + noise, torch.tensor(labels), shapes < posed
+    is_pose = torch.arange(count) % len(SHAPES) < posed
+    return rotated(upright, torch.tensor(angles)) + noise, torch.tensor(labels), is_pose
 
 
 def _rendered(letter: str, font: str, generator: np.random.Generator) -> np.ndarray:

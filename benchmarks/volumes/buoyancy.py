@@ -34,8 +34,7 @@ from benchmarks.shared.training import FIRST_ROUND, Split, softness_of, take_ste
 from escnn_relaxed import RelaxedR3Conv, SoftnessEvidence, harden_network
 
 BUOYANCIES = (0.0, 0.125, 0.25, 0.5)
-TRAINING, BATCH, RATE, STEPS = 32, 4, 1e-2, 2000
-KERNEL_SIZE = 3
+TRAINING, BATCH, RATE, STEPS, KERNEL_SIZE = 32, 4, 1e-2, 2000, 3
 # What is simulated, once.
 CACHE = Path("data/flow")
 
