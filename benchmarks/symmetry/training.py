@@ -98,9 +98,10 @@ def fit(
     """
     count, likelihood = len(data.train[0]), objective.likelihood
     evidence = SoftnessEvidence(network, count, likelihood=likelihood) if way.is_learned else None
-    course, is_penalty = Fit(evidence), evidence is not None and not way.is_decoupled
-    penalties = [term for term in (penalty, evidence.penalty if is_penalty else None) if term]
-    best, epochs = _state(network), math.ceil(FEWEST_STEPS / max(count // objective.batch, 1))
+    penalties = [] if penalty is None else [penalty]
+    if evidence is not None and not way.is_decoupled:
+        penalties.append(evidence.penalty)
+    course, best, epochs = Fit(evidence), _state(network), math.ceil(FEWEST_STEPS / max(count // objective.batch, 1))
     for factor, most in zip(rule.factors, rule.rounds, strict=True):
         network.train().load_state_dict(best)
         optimiser = torch.optim.Adam(network.parameters(), lr=rate * factor)
@@ -116,9 +117,8 @@ def fit(
             if evidence is not None and len(course.history) >= FIRST_ROUND:
                 update(evidence, data.train)
             predicted, targets = outputs_of(network, data.validation[0]), data.validation[1]
-            loss = objective.loss(predicted, targets).item()
+            loss, score = objective.loss(predicted, targets).item(), objective.score(predicted, targets)
             course.epochs += epochs
-            score = objective.score(predicted, targets)
             course.seconds += time.process_time() - start
             course.history.append((course.seconds, loss, score))
             without_gain += 1
