@@ -69,7 +69,7 @@ package: docs-environment ## build sdist and wheel, check them, run the demo fro
 
 gpu: environment ## times beside strict layers, into OUTPUT, and the tests that need a GPU, in 8 minutes (SMOKE=1: tiny, on a CPU)
 	mkdir -p "$(OUTPUT)"
-	$(RUN) -m benchmarks.speed.performance --settings all --rows "$(if $(SMOKE),C4$(COMMA) 8 ,128 channels$(COMMA) 7)" \
+	$(RUN) -m benchmarks.speed.performance --rows "$(if $(SMOKE),C4$(COMMA) 8 ,128 channels$(COMMA) 7)" \
 		$(if $(SMOKE),--repetitions 1) $(ARGUMENTS) > "$(OUTPUT)/gpu.md"
 	$(PYTEST) $(if $(SMOKE),--collect-only -q,-n 4) tests/test_devices.py tests/test_cuda_graphs.py
 

@@ -22,8 +22,7 @@ def by_frequency() -> list[float]:
     torch.manual_seed(0)
     gspace = gspaces.rot2dOnR2(8)
     fields = nn.FieldType(gspace, [gspace.regular_repr] * 8)
-    layer = RelaxedR2Conv(fields, fields, 5, initial_softness=0.1)
-    return _at_each(layer)
+    return _at_each(RelaxedR2Conv(fields, fields, 5, initial_softness=0.1))
 
 
 def by_size() -> list[float]:

@@ -18,14 +18,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.shared.run_log import Log
-from benchmarks.speed.performance import SETTINGS
 from benchmarks.symmetry import discovery, forecasts, report, runs, training, turns
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.results import grouped, read, rows_of
-from benchmarks.symmetry.runs import CHOOSING_SEED, Cell, Place
-from benchmarks.symmetry.scores import scores
-from benchmarks.symmetry.tasks import TASKS
-from benchmarks.symmetry.training import Rule
+from benchmarks.symmetry.runs import CHOOSING_SEED, Place
+from benchmarks.symmetry.tasks import TASKS, Cell
+from benchmarks.symmetry.training import Rule, scores
 from benchmarks.symmetry.ways import Setting, Way
 from benchmarks.volumes import buoyancy
 
@@ -46,15 +44,11 @@ def run_here(script: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_layers_and_the_evidence_are_measured_in_every_setting_of_a_gpu() -> None:
-    """On a CPU; no time is asserted."""
+def test_layers_and_the_evidence_are_measured() -> None:
+    """No time is asserted."""
     parts = ("soft rotation, C4", "peak memory, C4, 8 channels", "penalty, C4", "volumes, construction, octahedral")
     table = run_here("speed.performance", "--rows", ";".join(parts), "--repetitions", "1")
     assert [sum(part in line for line in table.splitlines()) for part in parts] == [1, 1, 1, 2]
-    every = run_here("speed.performance", "--rows", "C4, 8 channels", "--settings", "all", "--repetitions", "1")
-    # Training in translation and in both, evaluation and memory.
-    assert every.count("C4, 8 channels") == 4 * len(SETTINGS)
-    assert "failed" not in table + every
 
 
 # Symmetry: runs that are made once, networks, scores and the report.
@@ -113,7 +107,7 @@ def test_runs_are_made_once_and_settings_are_chosen_after_the_rate(
     assert [run["setting"]["options"]["initial_softness"] for run in tried] == [0.1, 0.1, 0.01]
     found = place.log.runs[str(cell)]
     assert (found["rate"], found["trials"]) == (tried[2]["rate"], 3)
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 4
     again = replace(place, log=Log(place.log._path))
     runs.train_missing([cell], again)
     assert capsys.readouterr().out == ""
@@ -209,12 +203,13 @@ def test_the_page_has_what_the_results_say() -> None:
 
 
 def test_a_case_of_the_discovery_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"HELD_OUT": 64, "EPOCHS": 3, "FURTHER": 1}.items():
-        monkeypatch.setattr(discovery, name, value)
-    log = ["--output", str(tmp_path / "log.jsonl"), "--cases", "half turns"]
-    run_here("symmetry.discovery", *log, "--images", "64", "--seeds", "7")
-    row = run_here("symmetry.discovery", *log, "--table").splitlines()[-1]
-    assert row.startswith("| gratings, half turns | none | 64 | ")
+    name = "gratings, half turns"
+    cases = {name: replace(discovery.CASES[name], seeds=(7,), images=(64,))}
+    for constant, value in {"HELD_OUT": 64, "EPOCHS": 3, "FURTHER": 1, "CASES": cases}.items():
+        monkeypatch.setattr(discovery, constant, value)
+    log = ["--output", str(tmp_path / "log.jsonl")]
+    run_here("symmetry.discovery", *log)
+    assert run_here("symmetry.discovery", *log, "--table").splitlines()[-1].startswith(f"| {name} | none | 64 | ")
 
 
 # Smoke and volumes, whose solver is phi.flow.
@@ -222,7 +217,7 @@ def test_a_case_of_the_discovery_runs(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("way", ["RelaxedR2Conv, evidence", "R2Conv, free head, turned copies"])
 def test_smoke_is_a_task_of_the_benchmark(way: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecasts, "simulated", lambda puffs, cache: torch.rand(8, 4, 4, 3, 12, 12))
+    monkeypatch.setattr(forecasts, "puffs_of_smoke", lambda *arguments: torch.rand(8, 4, 4, 3, 12, 12))
     monkeypatch.setattr(forecasts, "FRAMES_AHEAD", 2)
     task = replace(TASKS["smoke"], trial=(1,), frame=forecasts.ForecastFrame((1, 1, 1)))
     place = replace(place, tasks={"smoke": task}, rates=(0.01,))
@@ -233,11 +228,11 @@ def test_smoke_is_a_task_of_the_benchmark(way: str, place: Place, monkeypatch: p
 
 def test_buoyant_flow_trains_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second call tells the same; the evidence is a way of its."""
-    monkeypatch.setattr(buoyancy, "simulated", lambda flow, cache: torch.rand(14, 2, 4, 6, 6, 6))
+    monkeypatch.setattr(buoyancy, "flow_in_space", lambda *arguments: torch.rand(14, 2, 4, 6, 6, 6))
     ways = {name: buoyancy.WAYS[name] for name in ("Conv3d", "evidence")}
-    for name, value in {"TRAINING": 12, "TESTS": 1, "WAYS": ways, "BUOYANCIES": (0.5,)}.items():
+    for name, value in {"TRAINING": 12, "STEPS": 9, "WAYS": ways, "BUOYANCIES": (0.5,)}.items():
         monkeypatch.setattr(buoyancy, name, value)
-    arguments = ["--seeds", "1", "--steps", "9", "--output", str(tmp_path), "--cache", str(tmp_path)]
+    arguments = ["--seeds", "1", "--output", str(tmp_path / "buoyancy.jsonl")]
     first = run_here("volumes.buoyancy", *arguments)
     assert {json.loads(run)["way"] for run in Log(tmp_path / "buoyancy.jsonl").runs} == set(ways)
     assert run_here("volumes.buoyancy", *arguments).strip() in first

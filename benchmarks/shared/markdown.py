@@ -8,7 +8,9 @@ from experiments.mean_and_error import mean_and_error
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return the lines of a table, without a line break at the end."""
+    """Return the lines of a table, without a line break at the end, and words where it has no rows."""
+    if not rows:
+        return "Nothing has been run."
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
 
 

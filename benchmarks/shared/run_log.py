@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import json
 import os
+import subprocess
 import warnings
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+VERSIONS = {name: version(name) for name in ("torch", "escnn", "numpy")}
 
 
 class Log:
@@ -24,18 +31,40 @@ class Log:
                     continue
                 self.runs[entry["run"]] = entry["result"]
 
+    def once(self, run: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the result of a run, which is made, kept and told where the log does not hold it."""
+        if run not in self.runs:
+            result = make()
+            self.add(run, {**result, "commit": _commit(), "versions": VERSIONS})
+            print(run, {name: round(value, 4) for name, value in result.items() if type(value) is float}, flush=True)
+        return self.runs[run]
+
     def add(self, run: str, result: dict[str, Any]) -> None:
         """Keep a result, on disk at once: a line in one write, since other calls may write to the same log."""
         self.runs[run] = result
         line = json.dumps({"run": run, "result": result}) + "\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab", buffering=0) as file:
-            if self._ends_within_a_line():
+            content = self._path.read_bytes()
+            if content and not content.endswith(b"\n"):  # a call was killed as it wrote
                 line = "\n" + line
             file.write(line.encode())
             os.fsync(file.fileno())
 
-    def _ends_within_a_line(self) -> bool:
-        """Return whether the file ends within a line, as where a call was killed as it wrote."""
-        content = self._path.read_bytes()
-        return bool(content) and not content.endswith(b"\n")
+
+@functools.cache
+def _commit() -> str:
+    """Return the commit of this code, marked where files differ from it."""
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """Return what reads the options of a command that makes runs from data."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the data; without, scikit-learn's digits, for a trial")
+    parser.add_argument("--output", type=Path, required=True, help="the log, a file of JSON lines")
+    return parser

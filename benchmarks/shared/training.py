@@ -1,4 +1,4 @@
-"""The training loop of all benchmarks: one step of an optimiser for each batch."""
+"""The training of all benchmarks: a step of an optimiser for each batch, and updates of the evidence between."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
+
+from escnn_relaxed import SoftnessEvidence
+from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 # Inputs and targets, for instance images (n, channels, H, W) and classes (n,).
 Split = tuple[Tensor, Tensor]
@@ -18,22 +21,11 @@ def take_steps(
     batches: Iterable[Split],
     loss: Callable[[Tensor, Tensor], Tensor],
     optimiser: torch.optim.Optimizer,
-    *,
     penalties: Iterable[Callable[[], Tensor]] = (),
     precision: torch.dtype = torch.float32,
     after_step: Callable[[], object] | None = None,
 ) -> None:
-    """Train on each batch once.
-
-    Args:
-        network: to be trained in place, in training mode.
-        batches: inputs and targets.
-        loss: prediction and target → what is to be small.
-        optimiser: of the weights.
-        penalties: added to the loss.
-        precision: of the convolutions.
-        after_step: called after each step, for a schedule of the rate.
-    """
+    """Train on each batch once, by a loss and penalties; convolutions have a precision of their own."""
     network.train()
     for inputs, targets in batches:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
@@ -46,3 +38,15 @@ def take_steps(
         optimiser.step()
         if after_step is not None:
             after_step()
+
+
+def update(evidence: SoftnessEvidence, split: Split) -> None:
+    """Update the evidence on inputs that are drawn; that of a regression sees their targets, too."""
+    drawn = torch.randperm(len(split[0]))[:UPDATE]
+    evidence.update(split[0][drawn], split[1][drawn] if evidence.likelihood == "gaussian" else None)
+
+
+def softness_of(network: nn.Module) -> dict[str, list[float]]:
+    """Return the softness of each soft layer, nothing of a network that has none."""
+    softness = [layer.softness().item() for _, layer in named_relaxed_layers(network)]
+    return {"softness": softness} if softness else {}

@@ -1,37 +1,31 @@
-"""The calls of this package's functions within a call: how many, and how deep. A reader of the code follows them.
-
-    python -m benchmarks.speed.calls
-
-Comprehensions count before Python 3.12, which has none of their own any more.
-"""
+"""The calls of this package's functions within a call, which a reader of the code follows: how many, and how deep."""
 
 from __future__ import annotations
 
 import sys
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from escnn import gspaces
-from escnn.nn import FieldType, SequentialModule
+from escnn.nn import SequentialModule
 
 import escnn_relaxed
+from benchmarks.speed.sides import regular
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 
 PACKAGE = str(Path(escnn_relaxed.__file__).parent)
 
 
-class Calls(NamedTuple):
-    """The number of calls, and the depth of calls within the package."""
-
-    count: int
-    depth: int
+# The number of calls, and the depth of calls within the package.
+Calls = namedtuple("Calls", ["count", "depth"])
 
 
-def count_calls(call: Callable[[], Any]) -> Calls:
-    """Return the calls of the package's own functions within one call."""
+def of_second(call: Callable[[], Any]) -> Calls:
+    """Return the calls of the package's own functions when a call is made for the second time."""
     count = depth = deepest = 0
 
     def see(frame: FrameType, event: str, _: Any) -> None:
@@ -41,6 +35,7 @@ def count_calls(call: Callable[[], Any]) -> Calls:
             depth += 1 if event == "call" else -1
             deepest = max(deepest, depth)
 
+    call()
     before = sys.getprofile()
     sys.setprofile(see)
     try:
@@ -51,32 +46,16 @@ def count_calls(call: Callable[[], Any]) -> Calls:
 
 
 def counts() -> dict[str, Calls]:
-    """Return the calls of what users do most with a default layer, each for the second time, and of an update."""
+    """Return the calls of what users do most with a default layer, and of an update."""
     gspace = gspaces.rot2dOnR2(8)
-    image, fields = (FieldType(gspace, [field] * 8) for field in (gspace.trivial_repr, gspace.regular_repr))
+    image, fields = gspace.type(*[gspace.trivial_repr] * 8), regular(gspace, 8)
     layer = RelaxedR2Conv(fields, fields, 5, padding=2)
     features = fields(torch.randn(1, fields.size, 16, 16))
     evidence = SoftnessEvidence(SequentialModule(RelaxedR2Conv(image, fields, 5), RelaxedR2Conv(fields, image, 5)), 100)
     images = image(torch.randn(10, image.size, 9, 9))
-
-    def second(call: Callable[[], Any]) -> Calls:
-        call()
-        return count_calls(call)
-
-    found = {"training forward": second(lambda: layer(features)), "softness()": second(layer.softness)}
+    found = {"training forward": of_second(lambda: layer(features)), "softness()": of_second(layer.softness)}
     layer.eval()
     with torch.no_grad():
-        found["forward in evaluation"] = second(lambda: layer(features))
-    update = second(lambda: evidence.update(images))
-    return {**found, "export()": second(layer.export), "update of the evidence of two layers": update}
-
-
-def main() -> None:
-    """Print a table."""
-    print("| call | calls | depth |\n|---|---|---|")
-    for name, found in counts().items():
-        print(f"| {name} | {found.count} | {found.depth} |")
-
-
-if __name__ == "__main__":
-    main()
+        found["forward in evaluation"] = of_second(lambda: layer(features))
+    found["update of the evidence of two layers"] = of_second(lambda: evidence.update(images))
+    return {**found, "export()": of_second(layer.export)}

@@ -1,6 +1,6 @@
 """Train and inference time a batch of the paper's networks, as ratios to its CNN: the rows of its table of runtimes.
 
-    python -m benchmarks.speed.runtimes --output benchmarks/results/runtimes.json [--batch 4] [--repetitions 3]
+    python -m benchmarks.speed.runtimes --output benchmarks/results/runtimes.json
 
 Each network and the CNN are called in turn in one process, one thread. A second call goes on from the file.
 """
@@ -15,41 +15,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional
 
-from benchmarks.speed.sides import Call, Setting, evaluation
-from benchmarks.speed.timing import alternate
-from escnn_relaxed.models import RelaxedResNet
+from benchmarks.speed.sides import DEVICE, alternate, evaluation, training
 from experiments.configuration import read_row, row_names
-from experiments.data_files import DataError, read_json, save
+from experiments.data_files import read_json, save
 from experiments.module import build_network
 
-CNN = "t2-strict"
+CNN, BATCH, REPETITIONS = "t2-strict", 4, 3
 
 
-def train_step(network: RelaxedResNet, images: torch.Tensor, labels: torch.Tensor) -> Call:
-    """Forward, backward and a step of Adam."""
-    optimizer = torch.optim.Adam(network.train().parameters(), lr=1e-3)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        functional.cross_entropy(network(images), labels).backward()
-        optimizer.step()
-
-    return step
-
-
-def measure(name: str, batch: int, repetitions: int, device: torch.device) -> dict[str, Any]:
+def measure(name: str) -> dict[str, Any]:
     """Ratios to the CNN of one row, and its number of parameters."""
-    images = torch.randn(batch, 3, 32, 32, device=device)
-    labels = torch.randint(10, (batch,), device=device)
-    networks = [build_network(read_row(row).configuration, 10, 3).to(device) for row in (name, CNN)]
-    steps = (train_step(network, images, labels) for network in networks)
-    training = alternate(*steps, repetitions)
-    calls = (evaluation(network, Setting(), *images.shape) for network in networks)
+    images, labels = torch.randn(BATCH, 3, 32, 32, device=DEVICE), torch.randint(10, (BATCH,), device=DEVICE)
+    networks = [build_network(read_row(row).configuration, 10, 3).to(DEVICE) for row in (name, CNN)]
+    steps = (training(network, images, labels) for network in networks)
+    of_training = alternate(*steps, REPETITIONS)
+    calls = (evaluation(network, *images.shape) for network in networks)
     return {
-        "train": asdict(training),
-        "inference": asdict(alternate(*calls, repetitions)),
+        "train": asdict(of_training),
+        "inference": asdict(alternate(*calls, REPETITIONS)),
         "parameters": sum(parameter.numel() for parameter in networks[0].parameters()),
     }
 
@@ -58,29 +42,22 @@ def main() -> None:
     """Measure what the file does not hold yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/runtimes.json"))
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--rows", nargs="+", help="names of rows; by default those of the paper's table")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     settings = (
-        f"Ratios to the time of the first row in the same process, medians of {arguments.repetitions} (lowest to "
-        f"highest quartile); batches of {arguments.batch} images in float32 on one "
-        f"{'thread of a CPU' if device.type == 'cpu' else torch.cuda.get_device_name()}, {platform.machine()}, torch "
+        f"Ratios to the time of the first row in the same process, medians of {REPETITIONS} (lowest to "
+        f"highest quartile); batches of {BATCH} images in float32 on one "
+        f"{'thread of a CPU' if DEVICE.type == 'cpu' else torch.cuda.get_device_name()}, {platform.machine()}, torch "
         f"{torch.__version__}. The paper: batches of 64 on an RTX 3090."
     )
     path = arguments.output
-    try:
-        content = read_json(path) if path.exists() else {"settings": settings, "rows": {}}
-    except DataError as error:
-        parser.error(str(error))
+    content = read_json(path) if path.exists() else {"settings": settings, "rows": {}}
     if content["settings"] != settings:
         parser.error(f"{path} was measured with other settings: {content['settings']}")
-    names = arguments.rows or [name for name in row_names() if "seconds" in read_row(name).published]
-    for name in names:
+    for name in arguments.rows or [name for name in row_names() if "seconds" in read_row(name).published]:
         if name not in content["rows"]:
-            content["rows"][name] = measure(name, arguments.batch, arguments.repetitions, device)
+            content["rows"][name] = measure(name)
             save(json.dumps(content, indent=1).encode(), path)
             print(name, content["rows"][name], flush=True)
 

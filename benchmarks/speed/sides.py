@@ -1,64 +1,21 @@
-"""The sides of comparisons of cost: layers and plain convolutions, and what is called on them."""
+"""What comparisons of cost share: layers on plain tensors, and the time and the memory of a call."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+import statistics
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from escnn import gspaces
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
 
 Call = Callable[[], object]
-SOFT_ROTATION = {"relax": {"rotation": 0.25}}
-SOFT_TRANSLATION = {"relax": {"translation": 0.25}}
-SOFT_IN_BOTH = {"relax": {"rotation": 0.25, "translation": 0.25}}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How everything runs, on a GPU where there is one."""
-
-    precision: str = "float32"
-    channels_last: bool = False
-    compiled: bool = False
-    # Calls are replayed as CUDA graphs.
-    captured: bool = False
-
-    @property
-    def device(self) -> str:
-        """The name of the device."""
-        return "cuda" if torch.cuda.is_available() else "cpu"
-
-    def place(self, module: nn.Module) -> Any:
-        """The module on the device, in the memory format, compiled if wanted."""
-        module = module.to(self.device)
-        if self.channels_last:
-            module = module.to(memory_format=torch.channels_last)
-        # On a CPU inductor would want a compiler.
-        backend = "inductor" if self.device == "cuda" else "eager"
-        return torch.compile(module, backend=backend) if self.compiled else module
-
-    def set_precision(self) -> None:
-        """Allow TF32 in products and convolutions, or not."""
-        torch.set_float32_matmul_precision("high" if self.precision == "tf32" else "highest")
-        torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
-
-    def images(self, *shape: int) -> Tensor:
-        """Random images that want a gradient."""
-        images = torch.randn(*shape, device=self.device)
-        if self.channels_last:
-            images = images.to(memory_format=torch.channels_last)
-        return images.requires_grad_()
-
-    @contextlib.contextmanager
-    def autocast(self) -> Iterator[None]:
-        """Within it convolutions are in the precision of the setting."""
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16"):
-            yield
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class OnTensors(nn.Module):
@@ -74,55 +31,79 @@ class OnTensors(nn.Module):
         return answer
 
 
-def regular(rotations: int, fields: int) -> FieldType:
-    """Regular fields of C_N, trivial ones of the plane without rotations."""
-    gspace = gspaces.rot2dOnR2(rotations) if rotations > 1 else gspaces.trivialOnR2()
-    return FieldType(gspace, [gspace.regular_repr if rotations > 1 else gspace.trivial_repr] * fields)
-
-
-def regular_of(gspace: Any, fields: int) -> FieldType:
+def regular(gspace: Any, fields: int) -> FieldType:
     """Regular fields of a group."""
     return FieldType(gspace, [gspace.regular_repr] * fields)
 
 
-def irreps(fields: int) -> FieldType:
-    """Irreps of SO(2) up to frequency 2."""
-    gspace = gspaces.rot2dOnR2(-1)
-    return FieldType(gspace, [gspace.irrep(frequency) for frequency in range(3)] * fields)
-
-
-def convolution(channels: int, setting: Setting, kernel_size: int = 7) -> nn.Module:
-    """The plain convolution of as many channels."""
-    return setting.place(nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2))
-
-
-def layer(kind: Any, fields: FieldType, setting: Setting, kernel_size: int = 7, **options: Any) -> nn.Module:
-    """``kind`` from these fields to themselves."""
-    return setting.place(OnTensors(kind(fields, fields, kernel_size, padding=kernel_size // 2, **options)))
-
-
-def step(module: nn.Module, setting: Setting, *shape: int) -> Call:
-    """Forward and backward."""
-    images = setting.images(*shape)
-    wanted = [images, *(parameter for parameter in module.parameters() if parameter.requires_grad)]
-    with setting.autocast(), torch.no_grad():
-        direction = torch.randn_like(module(images))
-
-    def call() -> None:
-        with setting.autocast():
-            answer = module(images)
-        torch.autograd.grad(answer, wanted, direction, allow_unused=True)
-
-    return call
-
-
-def evaluation(module: nn.Module, setting: Setting, *shape: int) -> Call:
+def evaluation(module: nn.Module, *shape: int) -> Call:
     """Forward without gradients, in eval mode."""
-    images = setting.images(*shape).detach()
+    images = torch.randn(*shape, device=DEVICE)
     module.eval()
+    return torch.no_grad()(lambda: module(images))
+
+
+def training(network: nn.Module, images: Tensor, labels: Tensor, penalty: Callable[[], Tensor] | None = None) -> Call:
+    """Forward, backward and a step of Adam of a classifier."""
+    optimiser = torch.optim.Adam(network.train().parameters())
 
     def call() -> None:
-        with torch.no_grad(), setting.autocast():
-            module(images)
+        loss = functional.cross_entropy(network(images), labels)
+        optimiser.zero_grad()
+        (loss if penalty is None else loss + penalty()).backward()
+        optimiser.step()
 
     return call
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The time of one side over that of another: median and quartiles of the ratios of calls that follow each other."""
+
+    median: float
+    low: float
+    high: float
+    # The median time of the other side.
+    seconds: float
+
+
+def alternate(ours: Call, theirs: Call, repetitions: int) -> Ratio:
+    """Call both in turn, after two rounds that do not count."""
+    pairs = [(_time(ours), _time(theirs)) for _ in range(repetitions + 2)][2:]
+    ratios = [our / their for our, their in pairs]
+    low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return Ratio(median, low, high, statistics.median(their for _, their in pairs))
+
+
+def _time(call: Call) -> float:
+    if DEVICE.type == "cpu":
+        # One thread is timed by its time on the processor, which other processes do not lengthen.
+        clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+        start = clock()
+        call()
+        return clock() - start
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    first.record()
+    call()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / 1000
+
+
+def peak_memory(call: Call) -> float:
+    """MiB of tensors by which the peak grows in one call."""
+    call()
+    if DEVICE.type == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    held = peak = 0
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak / 2**20

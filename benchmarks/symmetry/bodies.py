@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,25 +37,23 @@ class Module(enn.EquivariantModule):  # type: ignore[misc]
         return tuple(self(self.in_type(torch.zeros(input_shape))).shape)
 
 
+@dataclass(frozen=True)
 class Layers:
     """Makes the convolutions of a body, those of the last layer or stage by ``last``."""
 
-    def __init__(
-        self,
-        layer: Callable[..., nn.Module],
-        last: Callable[..., nn.Module] | None = None,
-        restricts: bool = False,
-        is_periodic: bool = False,
-    ) -> None:
-        self.layer, self.last, self.restricts = layer, last or layer, restricts
-        self.is_periodic = is_periodic
-        self._options = {"padding_mode": "circular"} if is_periodic else {}
+    layer: Callable[..., nn.Module]
+    last: Callable[..., nn.Module]
+    # The last layer or stage is of the trivial group.
+    restricts: bool = False
+    # Opposite sides of an image are one.
+    is_periodic: bool = False
 
     def __call__(
         self, in_type: FieldType, out_type: FieldType, size: int, is_last: bool = False, **arguments: Any
     ) -> nn.Module:
         """Return one convolution."""
-        return (self.last if is_last else self.layer)(in_type, out_type, size, **arguments, **self._options)
+        options = {"padding_mode": "circular"} if self.is_periodic else {}
+        return (self.last if is_last else self.layer)(in_type, out_type, size, **arguments, **options)
 
     def pooling(self, fields: FieldType) -> nn.Module:
         """Return anti-aliased pooling by 2."""
@@ -89,9 +88,7 @@ def _block(gspace: Any, width: int) -> list[nn.Module]:
     return [enn.IIDBatchNorm2d(scalars + gated), enn.MultipleModule(scalars + gated, labels, modules)]
 
 
-def plain_stages(
-    fields: FieldType, layers: Layers, widths: tuple[int, ...], last_kernel: int | None
-) -> list[nn.Module]:
+def plain_stages(fields: FieldType, layers: Layers, widths: Sequence[int], last_kernel: int | None) -> list[nn.Module]:
     """Return four convolutions, with anti-aliased pooling by 2 between them."""
     modules: list[nn.Module] = []
     for number, width in enumerate(widths):
@@ -100,9 +97,7 @@ def plain_stages(
             modules.append(_restriction(fields))
             fields = modules[-1].out_type
         size = KERNEL if number else FIRST_KERNEL
-        padding = size // 2
-        if is_last and last_kernel is not None:
-            size, padding = last_kernel, 0
+        size, padding = (last_kernel, 0) if is_last and last_kernel else (size, size // 2)
         block = _block(fields.gspace, width)
         modules += [layers(fields, block[0].in_type, size, is_last, padding=padding), *block]
         fields = block[-1].out_type
@@ -111,9 +106,7 @@ def plain_stages(
     return modules
 
 
-def residual_stages(
-    fields: FieldType, layers: Layers, widths: tuple[int, ...], _: int | None = None
-) -> list[nn.Module]:
+def residual_stages(fields: FieldType, layers: Layers, widths: Sequence[int]) -> list[nn.Module]:
     """Return two convolutions and five residual blocks in three stages, twelve convolutions of 3×3 in all."""
     first, second = (regular(fields.gspace, width) for width in widths[:2])
     modules = [
@@ -140,8 +133,7 @@ class _Residual(Module):
         first = _activated(layers(in_type, out_type, 3, is_last, padding=1, stride=stride))
         second = layers(out_type, out_type, 3, is_last, padding=1)
         self.body = enn.SequentialModule(*first, second, enn.InnerBatchNorm(out_type))
-        is_same = stride == 1
-        self.shortcut = enn.IdentityModule(in_type) if is_same else layers(in_type, out_type, 1, is_last, stride=stride)
+        self.shortcut = layers(in_type, out_type, 1, is_last, stride=2) if stride == 2 else enn.IdentityModule(in_type)
         self.activation = enn.ReLU(out_type)
 
     def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:

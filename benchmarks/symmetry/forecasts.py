@@ -6,7 +6,7 @@ A network sees velocity and smoke and says how they change until the next frame,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -17,10 +17,10 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.symmetry.bodies import GSPACES, Layers, regular
+from benchmarks.shared.flow import puffs_of_smoke
+from benchmarks.shared.training import Split, softness_of
+from benchmarks.symmetry.bodies import Layers, regular
 from benchmarks.symmetry.data import Data
-from benchmarks.symmetry.scores import softness_of
-from benchmarks.symmetry.smoke_data import Puffs, simulated
 from benchmarks.symmetry.training import Objective, outputs_of
 from benchmarks.symmetry.turns import Element, turned
 from benchmarks.symmetry.ways import Setting, Way
@@ -32,30 +32,27 @@ TRAINING, VALIDATION = 5, 2
 FRAMES_AHEAD, KERNEL_SIZE = 10, 5
 
 
-def _loss_and_error(predicted: Tensor, change: Tensor) -> tuple[float, float]:
-    """Return the mean square of the error, and its root in percent of the change."""
-    loss = functional.mse_loss(predicted, change).item()
-    return loss, 100 * loss**0.5
+def _relative_error(predicted: Tensor, change: Tensor) -> float:
+    """Return the root mean square of the error in percent of the change."""
+    return 100 * functional.mse_loss(predicted, change).item() ** 0.5
 
 
-OBJECTIVE = Objective(functional.mse_loss, _loss_and_error, "gaussian", batch=8)
+OBJECTIVE = Objective(functional.mse_loss, _relative_error, "gaussian", batch=8)
 
 
 def load_smoke(symmetry: str, pose: str, images: int, seed: int, root: Path | None) -> Data:
     """Return pairs of a state and its change from so many puffs, and films to test, with the size of changes.
 
-    The films are the same for all seeds, which draw weights and batches. They are simulated once and kept in ``smoke``
-    below the folder of the data.
+    Seeds draw weights and batches alone. Films are kept in ``smoke`` below the folder of the data.
     """
-    films = simulated(Puffs(symmetry, int(pose.removeprefix("level "))), (root or Path("data")) / "smoke")
-    known, held_out, test = films.tensor_split((TRAINING, TRAINING + VALIDATION))
-    known = known[:images]
-    scale, of_changes = _root_mean_squares(known), _root_mean_squares(known.diff(dim=2))
-    step = of_changes / scale
+    films = puffs_of_smoke(symmetry, int(pose.removeprefix("level ")), (root or Path("data")) / "smoke")
+    held_out, test = films[TRAINING:].tensor_split((VALIDATION,))
+    known = films[:TRAINING][:images]
+    scale = _root_mean_squares(known)
+    step = _root_mean_squares(known.diff(dim=2)) / scale
     train, validation = (_pairs(part / scale, step) for part in (known, held_out))
     tested = (test / scale).flatten(0, 1), step
-    act = turned if symmetry == "translation" else fields_turned
-    return Data(train, validation, tested, tested, act)
+    return Data(train, validation, tested, tested, turned if symmetry == "translation" else fields_turned)
 
 
 def _root_mean_squares(films: Tensor) -> Tensor:
@@ -65,7 +62,7 @@ def _root_mean_squares(films: Tensor) -> Tensor:
     return squares.new_tensor([velocity, velocity, smoke]).sqrt()[:, None, None]
 
 
-def _pairs(films: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+def _pairs(films: Tensor, step: Tensor) -> Split:
     """Return all states (n, 3, H, W) that have a next one, and their changes in units of a step."""
     now, later = films[:, :, :-1].flatten(0, 2), films[:, :, 1:].flatten(0, 2)
     return now, (later - now) / step
@@ -87,39 +84,37 @@ class ForecastFrame:
 
     # Fields of the hidden layers.
     widths: tuple[int, ...] = (6, 6, 6)
-    relax: Any = None
+    relax: Any = field(default=None, hash=False)
     # The left and the right side of the box are one.
     is_periodic: bool = False
 
-    def __hash__(self) -> int:
-        return hash((self.widths, self.is_periodic))
-
     def build(self, group: str, way: Way, setting: Setting, widths: tuple[int, ...]) -> Forecaster:
-        """Return the network of a way, with so many fields in each hidden layer."""
-        return Forecaster("C1" if way.is_plain else way.groups.get(group, group), way, setting, widths, self)
+        """Return the network of a way, with so many fields in each hidden layer.
+
+        A free head is a last layer without symmetry. Others end in fields of the group, so that the network is as
+        equivariant as its layers.
+        """
+        gspace = way.gspace(group)
+        velocity = [gspace.irrep(1)] if gspace.fibergroup.order() > 1 else [gspace.trivial_repr] * 2
+        state = FieldType(gspace, [*velocity, gspace.trivial_repr])
+        types = [state, *(regular(gspace, width) for width in widths)]
+        convolution = Layers(*way.layers(setting, self.relax))
+        # Pixels that come in from the other side are put there before.
+        padding = (KERNEL_SIZE // 2, 0 if self.is_periodic else KERNEL_SIZE // 2)
+        layers = [convolution(*ends, KERNEL_SIZE, padding=padding) for ends in pairwise(types)]
+        if way.head == "free":
+            layers.append(nn.Conv2d(types[-1].size, state.size, KERNEL_SIZE, padding=padding, bias=False))
+        else:
+            layers.append(convolution(types[-1], state, KERNEL_SIZE, is_last=True, padding=padding))
+        return Forecaster(layers, self.is_periodic)
 
 
 class Forecaster(nn.Module):
-    """Velocity and smoke → their change until the next frame: four convolutions with SiLUs between.
+    """Velocity and smoke → their change until the next frame: four convolutions with SiLUs between."""
 
-    A free head is a last layer without symmetry. Others end in fields of the group, so that the network is as
-    equivariant as its layers.
-    """
-
-    def __init__(self, group: str, way: Way, setting: Setting, widths: tuple[int, ...], frame: ForecastFrame) -> None:
+    def __init__(self, layers: Sequence[nn.Module], is_periodic: bool) -> None:
         super().__init__()
-        self.is_periodic = frame.is_periodic
-        layers = Layers(*way.layers(setting, frame.relax))
-        self.state = _state(group)
-        types = [self.state, *(regular(self.state.gspace, width) for width in widths)]
-        # Pixels that come in from the other side are put there before.
-        padding = (KERNEL_SIZE // 2, 0 if self.is_periodic else KERNEL_SIZE // 2)
-        self.layers = nn.ModuleList(layers(*ends, KERNEL_SIZE, padding=padding) for ends in pairwise(types))
-        if way.head == "free":
-            last: nn.Module = nn.Conv2d(types[-1].size, self.state.size, KERNEL_SIZE, padding=padding, bias=False)
-        else:
-            last = layers(types[-1], self.state, KERNEL_SIZE, is_last=True, padding=padding)
-        self.layers.append(last)
+        self.layers, self.is_periodic = nn.ModuleList(layers), is_periodic
         # Draws differ much in the size of what they predict; so all start near saying that nothing changes.
         self.gain = nn.Parameter(torch.tensor(0.1))
 
@@ -127,29 +122,15 @@ class Forecaster(nn.Module):
         """(batch, 3, H, W) → the same shape."""
         features = state
         for number, layer in enumerate(self.layers):
-            if number:
-                features = functional.silu(features)
+            features = functional.silu(features) if number else features
             if self.is_periodic:
                 features = functional.pad(features, (KERNEL_SIZE // 2, KERNEL_SIZE // 2, 0, 0), mode="circular")
             features = layer(features) if isinstance(layer, nn.Conv2d) else layer(layer.in_type(features)).tensor
         return self.gain * features
 
 
-def _state(group: str) -> FieldType:
-    """Return the fields of velocity and smoke."""
-    gspace = GSPACES[group]()
-    has_vectors = gspace.fibergroup.order() > 1
-    velocity = [gspace.irrep(1)] if has_vectors else [gspace.trivial_repr] * 2
-    return FieldType(gspace, [*velocity, gspace.trivial_repr])
-
-
 def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, Any]:
-    """Return errors in percent of the velocities: of the next frame, ten frames ahead, and of turned films.
-
-    ``turned`` is the mean error of the next frame over films and next frames that are turned by the elements but
-    the identity. ``change`` is how much the predicted change of a turned state differs from the turned predicted
-    change, in percent: 0 of a strict network. ``hardened`` is the error of the nearest strict network.
-    """
+    """Return the errors in percent that protocol.md names; ``hardened`` is that of the nearest strict network."""
     films, step = data.test
     states, changes = _pairs(films.unsqueeze(0), step)
     predicted = outputs_of(network, states)

@@ -3,9 +3,8 @@
     python -m benchmarks.symmetry.report [--log FILE.jsonl …]
 
 Runs of the logs join those of the results, which hold what tables need in a row for each run. On the page the text
-between ``<!-- symmetry: NAME -->`` and ``<!-- end -->`` is written anew. Gains are seed by seed over the better of the
-two strict heads, and errors are standard errors. A number in brackets says of how many seeds a cell is where others
-have more.
+between ``<!-- symmetry: NAME -->`` and ``<!-- end -->`` is written anew. A number in brackets says of how many seeds a
+cell is where others have more.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
 
+from matplotlib import pyplot
+from matplotlib.axes import Axes
 from scipy.stats import t
 
 from benchmarks.shared.markdown import cell, signed, table
 from benchmarks.shared.run_log import Log
-from benchmarks.symmetry.figure import FEWEST_SEEDS, draw
-from benchmarks.symmetry.order import ordered_cells
 from benchmarks.symmetry.results import HEADS, KEY, Part, grouped, read, rows_of, write
+from benchmarks.symmetry.tasks import CELLS
 
 Results = Mapping[tuple[str, str, int, str], Part]
 ROOT = Path(__file__).parents[2]
@@ -40,13 +40,37 @@ PLACES = {
     "everywhere, and a free head": "RelaxedR2Conv, free head",
 }
 COMMAND = "python -m benchmarks.symmetry --data DIRECTORY --output FILE.jsonl"
+# One colour for each way.
+COLOURS = {
+    "R2Conv": "#0072b2",
+    "R2Conv, free head": "#56b4e9",
+    "RelaxedR2Conv": "#d55e00",
+    "RelaxedR2Conv, free head": "#e69f00",
+    "RelaxedR2Conv, evidence": "#a03000",
+    "RelaxedR2Conv, last stage": "#f0a070",
+    "R2Conv, soft head": "#cc79a7",
+    "R2Conv, free head, turned copies": "#009e73",
+    "RestrictionModule": "#7060a0",
+    "Conv2d": "#404040",
+    "Conv2d, turned copies": "#80b060",
+}
+# The poses that are drawn: task, group, number of images and pose, in a column each.
+COLUMNS = (
+    ("smoke", "C4", 5, "level 9"),
+    *(("digits", "C8", 1000, pose) for pose in ("upright", "within 60°", "turned")),
+)
+# The largest gains of an axis, of the data as they are and of turned copies, in points of error or of accuracy.
+LARGEST = {"error": (2.5, 6.0), "accuracy": (6.0, 60.0)}
+FONT = 10
+# Seeds without which nothing is ahead or behind.
+FEWEST_SEEDS = 3
 
 
 def blocks_of(results: Results) -> dict[str, str]:
     """Return the text of each block of the page by its name."""
     parts = list(results.values())
     return {
-        "verdicts": _verdicts(parts),
+        "verdicts": "\n\n".join(_verdicts(parts, name) for name in ("as they are", "turned copies")),
         "fields": _fields(parts),
         "classes": _classes(parts),
         "places": _places(parts),
@@ -56,11 +80,7 @@ def blocks_of(results: Results) -> dict[str, str]:
 
 
 def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
-    """Return a page whose blocks have these texts.
-
-    Raises:
-        ValueError: if the page has no block of a name.
-    """
+    """Return a page whose blocks have these texts."""
     for name, text in blocks.items():
         pattern = re.compile(rf"(<!-- symmetry: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         if not pattern.search(page):
@@ -69,56 +89,47 @@ def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
     return page
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return table(header, rows) if rows else "Nothing has been run."
-
-
-def _verdicts(parts: Sequence[Part]) -> str:
-    """Return two tables of the main poses, of data as they are and of turned copies: scores, gains of soft layers."""
-    return "\n\n".join(_verdict_table(parts, name) for name in ("as they are", "turned copies"))
-
-
-def _verdict_table(parts: Sequence[Part], name: str) -> str:
+def _verdicts(parts: Sequence[Part], name: str) -> str:
+    """Return scores and gains of soft layers in the main poses, of data as they are or of turned copies."""
     rows, ways = [], (*HEADS, SOFT)
     for part in parts:
         is_main = part.is_forecast or (part.task, part.group, part.images) in MAIN_TABLES
         score = part.score if name == "as they are" else "turned"
         if is_main and part.head(score) and SOFT in part.ways:
-            gain, verdict = _verdict(part.gains(SOFT, score))
-            scores = (_mean(part, way, score) for way in ways)
-            rows.append([f"{part.family}, {part.title}", *scores, gain, f"`{part.head(score)}`", verdict])
-    return _table((name, *(f"`{way}`" for way in ways), "gain", "over", "soft layers are"), rows)
+            gain, digits = part.gains(SOFT, score), 2 if part.is_forecast else 1
+            means = (_mean(part.values(way, score), digits) for way in ways)
+            gained = signed(cell(gain, len(gain))), f"`{part.head(score)}`", _verdict(gain)
+            rows.append([f"{part.family}, {part.title}", *means, *gained])
+    return table((name, *(f"`{way}`" for way in ways), "gain", "over", "soft layers are"), rows)
 
 
-def _mean(part: Part, way: str, score: str) -> str:
-    found = part.values(way, score)
-    return f"{fmean(found):.{2 if part.is_forecast else 1}f}" if found else "–"
+def _mean(found: Sequence[float], digits: int = 1) -> str:
+    return f"{fmean(found):.{digits}f}" if found else "–"
 
 
-def _verdict(found: Sequence[float]) -> tuple[str, str]:
-    """Return a mean gain, and whether its interval of 95 %, by Student's t, is above 0, below it, or holds it."""
+def _verdict(found: Sequence[float]) -> str:
+    """Return whether the interval of 95 % of a gain, by Student's t, is above 0, below it, or holds it."""
     if not found:
-        return "–", "–"
-    error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
-    gain = signed(f"{fmean(found):.2f}") + (f" ± {error:.2f}" if len(found) > 1 else "")
-    reach = t.ppf(0.975, len(found) - 1) * error if len(found) > 1 else 0.0
-    word = "level" if abs(fmean(found)) <= reach else ("ahead" if fmean(found) > 0 else "behind")
+        return "–"
     seeds = f"{len(found)} seed{'s' * (len(found) > 1)}"
-    return gain, f"{word if len(found) >= FEWEST_SEEDS else 'not settled'} ({seeds})"
+    if len(found) < FEWEST_SEEDS:
+        return f"not settled ({seeds})"
+    reach = t.ppf(0.975, len(found) - 1) * stdev(found) / len(found) ** 0.5
+    word = "level" if abs(fmean(found)) <= reach else ("ahead" if fmean(found) > 0 else "behind")
+    return f"{word} ({seeds})"
 
 
 def _fields(parts: Sequence[Part]) -> str:
     """Return errors of forecasts, a row for each way and level."""
-    rows = []
-    for some in _families(parts).values():
-        for part in some:
-            for way, by_seed in part.ways.items() if part.is_forecast else ():
-                scores = (part.values(way, name) for name in ("error", "rollout", "turned", "change"))
-                parameters = f"{next(iter(by_seed.values()))['parameters']:,.0f}"
-                cells = (cell(found, _most_seeds(some)) for found in scores)
-                rows.append([f"{part.task}, {part.title}", f"`{way}`", parameters, *cells])
+    rows, seeds = [], _most_seeds(parts)
+    for part in parts:
+        for way, by_seed in part.ways.items() if part.is_forecast else ():
+            scores = (part.values(way, name) for name in ("error", "rollout", "turned", "change"))
+            parameters = f"{next(iter(by_seed.values()))['parameters']:,.0f}"
+            cells = (cell(found, seeds[part.family]) for found in scores)
+            rows.append([f"{part.task}, {part.title}", f"`{way}`", parameters, *cells])
     header = ("task", "way", "parameters", "next frame, %", "ten frames, %", "turned films, %", "change, %")
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _classes(parts: Sequence[Part]) -> str:
@@ -126,7 +137,8 @@ def _classes(parts: Sequence[Part]) -> str:
     found = []
     for task, group, images in MAIN_TABLES:
         some = [part for part in parts if (part.task, part.group, part.images) == (task, group, images)]
-        rows = [[f"`{way}`", *(_three(part, way) for part in some)] for way in _ways(some)]
+        ways = dict.fromkeys(way for part in some for way in part.ways)
+        rows = [[f"`{way}`", *(_three(part, way) for part in some)] for way in ways]
         if rows:
             found.append(table([f"{group}, {images:,} images", *(part.title for part in some)], rows))
     return "\n\n".join(found) or "Nothing has been run."
@@ -135,7 +147,7 @@ def _classes(parts: Sequence[Part]) -> str:
 def _three(part: Part, way: str) -> str:
     """Return the score with its error and the seeds, that of turned copies, and the agreement."""
     score, *more = (part.values(way, name) for name in (part.score, "turned", part.agreement))
-    return " · ".join([cell(score, 0), *(f"{fmean(some):.1f}" if some else "–" for some in more)]) if score else "–"
+    return " · ".join([cell(score, 0), *map(_mean, more)]) if score else "–"
 
 
 def _places(parts: Sequence[Part]) -> str:
@@ -145,18 +157,18 @@ def _places(parts: Sequence[Part]) -> str:
         for part in parts
         if part.head(part.score) and sum(way in part.ways for way in PLACES.values()) > 1
     ]
-    return _table(["gain over the better strict head", *PLACES], rows)
+    return table(["gain over the better strict head", *PLACES], rows)
 
 
 def tables(parts: Sequence[Part]) -> dict[str, str]:
     """Return all scores of all ways, for each family of poses."""
-    found = {}
-    for name, some in _families(parts).items():
-        seeds = _most_seeds(some)
-        said = f"{seeds} seeds, or as many as the brackets say"
-        texts = (f"*{part.title}*, {said}\n\n{_full(part, seeds)}" for part in some)
-        found[name] = "\n\n".join(texts)
-    return found
+    found: dict[str, list[str]] = defaultdict(list)
+    seeds = _most_seeds(parts)
+    for part in parts:
+        most = seeds[part.family]
+        text = f"*{part.title}*, {most} seeds, or as many as the brackets say\n\n{_full(part, most)}"
+        found[part.family].append(text)
+    return {name: "\n\n".join(texts) for name, texts in found.items()}
 
 
 def _full(part: Part, seeds: int) -> str:
@@ -168,14 +180,10 @@ def _full(part: Part, seeds: int) -> str:
         gained = [] if way == part.head(part.score) else part.gains(way, part.score)
         scores = {name: part.values(way, name) for name in (part.score, "turned", part.agreement, "worst")}
         score, *more = (cell(found, seeds) for found in scores.values())
-        rows.append(
-            [
-                *(f"`{way}`", f"{first['parameters']:,.0f}", score, signed(cell(gained, seeds)), *more),
-                *(signed(cell(averaged, seeds)), cell(part.values(way, "at equal time"), seeds)),
-                f"{first['rate']:g}" + (f", {first['setting']}" if first.get("setting") else ""),
-                *(f"{median(part.values(way, name)):.0f}" for name in ("epochs", "seconds")),
-            ]
-        )
+        cells = [f"`{way}`", f"{first['parameters']:,.0f}", score, signed(cell(gained, seeds)), *more]
+        cells += [signed(cell(averaged, seeds)), cell(part.values(way, "at equal time"), seeds)]
+        cells.append(f"{first['rate']:g}" + (f", {first['setting']}" if first.get("setting") else ""))
+        rows.append([*cells, *(f"{median(part.values(way, name)):.0f}" for name in ("epochs", "seconds"))])
     names = (part.score, "gain", "turned", part.agreement, "worst", "averaged", "equal time")
     return table(["", "parameters", *names, "rate", "epochs", "seconds"], rows)
 
@@ -183,7 +191,7 @@ def _full(part: Part, seeds: int) -> str:
 def _missing(results: Results) -> str:
     """Return how many runs of each part of the protocol are there, and how to go on."""
     wanted: dict[str, list[bool]] = defaultdict(list)
-    for one in ordered_cells():
+    for one in CELLS:
         part = results.get(key := (one.task, one.group, one.images, one.pose), Part(*key))
         wanted[part.family].append(one.seed in part.ways.get(one.way, {}))
     rows = [[name, f"{sum(done)} of {len(done)}"] for name, done in wanted.items() if not all(done)]
@@ -192,19 +200,57 @@ def _missing(results: Results) -> str:
     return f"{table(['part of the protocol', 'runs that are there'], rows)}\n\n    {COMMAND}"
 
 
-def _families(parts: Sequence[Part]) -> dict[str, list[Part]]:
-    found: dict[str, list[Part]] = defaultdict(list)
+def _most_seeds(parts: Sequence[Part]) -> dict[str, int]:
+    """Return the most seeds of a way in each family of poses."""
+    found: dict[str, int] = defaultdict(int)
     for part in parts:
-        found[part.family].append(part)
+        found[part.family] = max(found[part.family], *map(len, part.ways.values()))
     return found
 
 
-def _ways(parts: Sequence[Part]) -> list[str]:
-    return list(dict.fromkeys(way for part in parts for way in part.ways))
+def draw(results: Results, path: Path) -> None:
+    """Draw a column for each pose: above gains on the data as they are, below on turned copies, each over a head."""
+    parts = [results[key] for key in COLUMNS if key in results and results[key].head(results[key].score)]
+    names = [way for way in COLOURS if any(way in part.ways for part in parts)]
+    columns, size = max(len(parts), 1), (9.0, 2.0 + 0.44 * max(len(names), 1))
+    figure, grid = pyplot.subplots(2, columns, figsize=size, sharey=True, layout="constrained", squeeze=False)
+    for part, pair in zip(parts, grid.T, strict=False):
+        for axes, score, largest in zip(pair, (part.score, "turned"), LARGEST[part.score], strict=True):
+            _draw_panel(axes, names, {way: part.gains(way, score) for way in names}, largest)
+            axes.set_xlabel(f"0: {part.head(score)}", fontsize=FONT)
+        pair[0].set_title(f"{part.task}, {part.group}\n{part.title}", fontsize=FONT + 1)
+    for axes, text in zip(grid[:, 0], ("data as they are", "turned copies"), strict=True):
+        axes.set_ylabel(text, fontsize=FONT + 1)
+    figure.supxlabel("gain in points: more accuracy on digits, less error on smoke", fontsize=FONT)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=142)
+    pyplot.close(figure)
 
 
-def _most_seeds(parts: Sequence[Part]) -> int:
-    return max(len(by_seed) for part in parts for by_seed in part.ways.values())
+def _draw_panel(axes: Axes, names: Sequence[str], found: Mapping[str, Sequence[float]], largest: float) -> None:
+    """Draw the gains of each way; what is beyond the axis is written at its end."""
+    axes.axvline(0, color="0.4", linewidth=1)
+    for number, way in enumerate(names):
+        if found.get(way):
+            _point(axes, number, found[way], COLOURS[way], largest)
+    axes.set_yticks(range(len(names)), names, fontsize=FONT)
+    axes.set(xlim=(-largest, largest), ylim=(len(names) - 0.5, -0.5))
+    axes.tick_params(axis="x", labelsize=FONT)
+    axes.grid(color="0.92")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _point(axes: Axes, height: int, found: Sequence[float], colour: str, largest: float) -> None:
+    """Draw a mean with its standard error, as a ring where seeds are too few for a verdict."""
+    mean = fmean(found)
+    if abs(mean) > 0.98 * largest:  # a dot there would be cut
+        edge, side, text = (-largest, "left", "◂ −{:.0f}") if mean < 0 else (largest, "right", "{:.0f} ▸")
+        axes.text(edge, height, text.format(abs(mean)), ha=side, va="center", fontsize=FONT - 2, color=colour)
+        return
+    error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
+    look = {"markerfacecolor": colour if len(found) >= FEWEST_SEEDS else "white"}
+    axes.errorbar(mean, height, xerr=error, fmt="o", color=colour, markersize=5, capsize=2.5, **look)
 
 
 def update(logs: Iterable[Path], results: Path = RESULTS, page: Path = PAGE, figure: Path = FIGURE) -> None:

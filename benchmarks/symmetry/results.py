@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.shared.run_log import Log
-from benchmarks.symmetry.order import BLOCKS
+from benchmarks.symmetry.tasks import CELLS
 
 KEY = ("task", "group", "images", "pose", "way", "seed")
 NUMBERS = (
@@ -60,36 +60,32 @@ class Part:
         """The number that says how far outputs of turned copies are those of the data."""
         return "change" if self.is_forecast else "agreement"
 
+    @property
+    def sign(self) -> int:
+        """The sign with which more of the score is better."""
+        return -1 if self.is_forecast else 1
+
     def head(self, score: str) -> str | None:
         """Return the strict head of the better mean of a score, None where one of the two is missing."""
-        return self.best(score, HEADS) if all(self.values(head, score) for head in HEADS) else None
+        if not all(self.values(head, score) for head in HEADS):
+            return None
+        return max(HEADS, key=lambda head: self.sign * fmean(self.values(head, score)))
 
     def values(self, way: str, score: str) -> list[float]:
         """Return a score of each seed that has it."""
         return [row[score] for row in self.ways.get(way, {}).values() if score in row]
 
-    def best(self, score: str, among: Iterable[str] | None = None) -> str | None:
-        """Return the way of the best mean, None where no way has the score."""
-        sign = -1 if self.is_forecast else 1
-        means = {way: sign * fmean(found) for way in among or self.ways if (found := self.values(way, score))}
-        return max(means, key=means.__getitem__, default=None)
-
     def gains(self, way: str, score: str) -> list[float]:
         """Return by how much a way is better than the strict head that is better in this, of each seed of both."""
         ours, theirs = self.ways.get(way, {}), self.ways.get(self.head(score) or "", {})
-        sign = -1 if self.is_forecast else 1
         both = [(row, theirs[seed]) for seed, row in ours.items() if score in row and score in theirs.get(seed, {})]
-        return [sign * (row[score] - other[score]) for row, other in both]
+        return [self.sign * (row[score] - other[score]) for row, other in both]
 
 
 def rows_of(logs: Iterable[Log]) -> list[Row]:
     """Return a row for each run of some logs; trials of rates have none."""
-    found = []
-    for log in logs:
-        for name, result in log.runs.items():
-            run = json.loads(name)
-            if "rate" not in run:
-                found.append(({part: run[part] for part in KEY}, result))
+    logged = [(json.loads(name), result) for log in logs for name, result in log.runs.items()]
+    found = [({part: run[part] for part in KEY}, result) for run, result in logged if "rate" not in run]
     ends = defaultdict(list)
     for run, result in found:
         if run["way"] == "R2Conv":
@@ -129,32 +125,23 @@ def _validation_at(history: Sequence[Sequence[float]], end: float) -> float:
 def write(rows: Iterable[Row], path: Path) -> None:
     """Write rows as CSV, numbers with five digits, in the order of the protocol."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    blocks = list(dict.fromkeys((block.task, block.group, block.images) for block in BLOCKS))
-
-    def place(row: Row) -> int:
-        block = row["task"], row["group"], row["images"]
-        return blocks.index(block) if block in blocks else len(blocks)
-
+    blocks = dict.fromkeys((cell.task, cell.group, cell.images) for cell in CELLS)
+    places = {block: place for place, block in enumerate(blocks)}
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*KEY, *NUMBERS, *WORDS])
-        for row in sorted(rows, key=place):
-            numbers = [f"{row[name]:.5g}" if name in row else "" for name in NUMBERS]
-            writer.writerow([*(row[part] for part in KEY), *numbers, *(row.get(name, "") for name in WORDS)])
+        writer = csv.DictWriter(file, (*KEY, *NUMBERS, *WORDS), lineterminator="\n")
+        writer.writeheader()
+        for row in sorted(rows, key=lambda row: places.get((row["task"], row["group"], row["images"]), len(places))):
+            writer.writerow(row | {name: f"{row[name]:.5g}" for name in NUMBERS if name in row})
 
 
 def read(path: Path) -> list[Row]:
     """Return the rows of a file, none where it is not there."""
     if not path.exists():
         return []
+    types = {"images": int, "seed": int} | dict.fromkeys(NUMBERS, float)
     with path.open(encoding="utf-8", newline="") as file:
-        return [_typed(row) for row in csv.DictReader(file)]
-
-
-def _typed(row: Mapping[str, str]) -> Row:
-    found: Row = {part: row[part] for part in KEY} | {part: int(row[part]) for part in ("images", "seed")}
-    found |= {name: float(row[name]) for name in NUMBERS if row.get(name)}
-    return found | {name: row[name] for name in WORDS if row.get(name)}
+        rows = csv.DictReader(file)
+        return [{name: types.get(name, str)(text) for name, text in row.items() if text} for row in rows]
 
 
 def grouped(rows: Iterable[Row]) -> dict[tuple[Any, ...], Part]:

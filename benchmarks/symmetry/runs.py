@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +16,17 @@ from benchmarks.shared.run_log import Log
 from benchmarks.shared.training import Split
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.networks import equal_widths, parameters
-from benchmarks.symmetry.tasks import TASKS, Task
+from benchmarks.symmetry.tasks import TASKS, Cell, Task
 from benchmarks.symmetry.training import Fit, Rule, fit
 from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
 from escnn_relaxed.baselines import free_weight_penalty
 
-SEEDS = (0, 1, 2, 3, 4)
 # The seed of the trials by which rates and settings are chosen, which no run of a table has.
 CHOOSING_SEED = 100
 RATES = (0.003, 0.01, 0.03)
-# How many times the rounds, and the patience, of ways whose batches are turned copies.
-LONGER_WITH_COPIES = 3
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of a table."""
-
-    task: str
-    group: str
-    pose: str
-    images: int
-    way: str
-    seed: int
-
-    def __str__(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+# Ways of the same task, pose and seed share their data.
+_load = functools.lru_cache(maxsize=4)(lambda load, *arguments: load(*arguments))
 
 
 @dataclass(frozen=True)
@@ -62,26 +44,10 @@ class Place:
     rates: tuple[float, ...] = RATES
 
 
-def rule_of(is_turned: bool, rule: Rule, rounds: tuple[int, ...]) -> Rule:
-    """Return the rule of a training for so many rounds at most, with turned copies or without.
-
-    With turned copies each epoch draws other ones, so that the loss on validation falls slowly and with more noise.
-    """
-    longer = LONGER_WITH_COPIES if is_turned else 1
-    return Rule(rule.factors, longer * rule.patience, tuple(longer * most for most in rounds))
-
-
-@functools.lru_cache(maxsize=4)
-def _load(load: Callable[..., Data], pose: str, images: int, seed: int, root: Path | None) -> Data:
-    return load(pose, images, seed, root)
-
-
-def _trained(
-    cell: Cell, setting: Setting, rate: float, rounds: tuple[int, ...], place: Place
-) -> tuple[nn.Module, Data, Fit]:
+def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place) -> tuple[nn.Module, Data, Fit]:
     """Return the network of a run, its data, and the course of its training."""
     task, way = place.tasks[cell.task], place.ways[cell.way]
-    data = _load(task.load, cell.pose, cell.images, cell.seed, place.data)
+    data: Data = _load(task.load, cell.pose, cell.images, cell.seed, place.data)
     widths = equal_widths(task.frame, cell.group, way)
     torch.manual_seed(cell.seed)
     network = task.frame.build(cell.group, way, setting, widths)
@@ -101,40 +67,31 @@ def _trained(
         # The loss is the mean of an image, and so is the prior's part of it.
         return free_weight_penalty(network, setting.deviation) / cell.images
 
-    course = fit(
-        network,
-        data.train,
-        data.validation,
-        rate,
-        rule_of(way.is_turned, place.rule, rounds),
-        objective=task.objective,
-        varied=varied if way.is_turned or task.varied is not None else None,
-        penalty=None if setting.deviation is None else prior,
-        is_learned=way.is_learned,
-        is_decoupled=way.is_decoupled,
-        precision=task.precision,
-        pause=place.pause,
-    )
+    rule = rule.with_copies() if way.is_turned else rule
+    penalty = None if setting.deviation is None else prior
+    course = fit(network, way, data, rate, rule, task.objective, varied, penalty=penalty, pause=place.pause)
     return network, data, course
 
 
 def _trial(cell: Cell, setting: Setting, rate: float, place: Place) -> float:
     """Return the lowest loss on validation of a short training, from the log where it is there."""
-    name = json.dumps({**asdict(cell), "setting": asdict(setting), "rate": rate}, sort_keys=True, ensure_ascii=False)
-    if name not in place.log.runs:
-        course = _trained(cell, setting, rate, place.tasks[cell.task].trial, place)[2]
-        place.log.add(name, {"validation": course.loss, "seconds": course.seconds, "commit": commit()})
-    loss: float = place.log.runs[name]["validation"]
+
+    def make() -> dict[str, Any]:
+        rule = replace(place.rule, rounds=place.tasks[cell.task].trial)
+        course = _trained(cell, setting, rate, rule, place)[2]
+        return {"validation": course.loss, "seconds": course.seconds}
+
+    name = {**asdict(cell), "setting": asdict(setting), "rate": rate}
+    loss: float = place.log.once(json.dumps(name, sort_keys=True, ensure_ascii=False), make)["validation"]
     return loss
 
 
 def choose(cell: Cell, place: Place) -> tuple[Setting, float, int]:
     """Return the setting and the rate of a way on a task, and the number of trials that the choice took.
 
-    Rates are tried with the first setting, the other settings at the best rate, each in one short training with the
-    seed for choosing; the lowest loss on validation decides. The choice does not depend on the cell's seed and images.
+    Rates are tried with the first setting, the other settings at the best rate, whatever the cell's seed and images.
     """
-    tried = Cell(cell.task, cell.group, cell.pose, place.tasks[cell.task].trial_images, cell.way, seed=CHOOSING_SEED)
+    tried = replace(cell, images=place.tasks[cell.task].trial_images, seed=CHOOSING_SEED)
     settings = place.ways[cell.way].settings
     rate = min(place.rates, key=lambda rate: _trial(tried, settings[0], rate, place))
     setting = min(settings, key=lambda setting: _trial(tried, setting, rate, place))
@@ -145,7 +102,7 @@ def run(cell: Cell, place: Place) -> dict[str, Any]:
     """Return the line of one run: its choices, its course, and its scores on test images."""
     task, elements = place.tasks[cell.task], ELEMENTS[cell.group]
     setting, rate, trials = choose(cell, place)
-    network, data, course = _trained(cell, setting, rate, place.rule.rounds, place)
+    network, data, course = _trained(cell, setting, rate, place.rule, place)
     found: dict[str, Any] = {
         **task.scores(network, data, elements),
         "validation": course.loss,
@@ -163,30 +120,10 @@ def run(cell: Cell, place: Place) -> dict[str, Any]:
         report = course.evidence.harden(*data.validation)
         found["evidence"] = [asdict(trial) for trial in report]
         found |= {f"{name}, hardened": value for name, value in task.scores(network, data, elements).items()}
-    return {**found, "commit": commit(), "versions": versions()}
+    return found
 
 
-def train_missing(cells: list[Cell], place: Place) -> None:
-    """Make the runs that the log does not hold, in order, and say of each what it reached."""
+def train_missing(cells: Iterable[Cell], place: Place) -> None:
+    """Make the runs that the log does not hold, in order."""
     for cell in cells:
-        if str(cell) not in place.log.runs:
-            result = run(cell, place)
-            place.log.add(str(cell), result)
-            score = next(name for name in ("accuracy", "error") if name in result)
-            print(f"{cell}: {score} {result[score]:.2f} %, {result['seconds']:.0f} s", flush=True)
-
-
-@functools.lru_cache(maxsize=1)
-def commit() -> str:
-    """Return the commit of this code, marked where files differ from it."""
-    try:
-        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-@functools.lru_cache(maxsize=1)
-def versions() -> dict[str, str]:
-    """Return the versions of what runs depend on."""
-    return {name: version(name) for name in ("torch", "escnn", "numpy")}
+        place.log.once(str(cell), functools.partial(run, cell, place))

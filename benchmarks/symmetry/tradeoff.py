@@ -2,40 +2,35 @@
 
     python -m benchmarks.symmetry.tradeoff --data FOLDER --output FILE.jsonl [--table]
 
-Digits of MNIST that are all upright, C8, 1,000 images, with the networks, the training and the scores of the benchmark
-(protocol.md). Seeds are 501, 502 and 503. Rates are those that validation chose for each way there: 0.03, of a free
-head 0.01. As in the benchmark, training with turned images has three times the patience and the rounds.
-Points of one curve are one trained network whose soft part is multiplied by a factor, and nothing is trained after
-that. A second call goes on where the first was ended.
+Digits that are all upright, with the networks, the training and the scores of the benchmark (protocol.md). Rates are
+those that validation chose for each way there. Points of one curve are one trained network whose soft part is
+multiplied by a factor, and nothing is trained after that.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from benchmarks.shared.markdown import cell, table
-from benchmarks.shared.run_log import Log
+from benchmarks.shared.run_log import Log, options
 from benchmarks.shared.training import Split
 from benchmarks.symmetry.data import Data
+from benchmarks.symmetry.digits import load_digits
 from benchmarks.symmetry.networks import Frame
-from benchmarks.symmetry.runs import commit, rule_of, versions
-from benchmarks.symmetry.scores import scores
-from benchmarks.symmetry.tasks import TASKS
-from benchmarks.symmetry.training import Fit, Rule, fit
+from benchmarks.symmetry.training import Fit, Objective, Rule, fit, scores
 from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.network.relaxed_layers import copy_network, relaxed_layers
 
 SEEDS = (501, 502, 503)
-GROUP, POSE, IMAGES = "C8", "upright", 1000
+GROUP, POSE, IMAGES, FRAME, RULE = "C8", "upright", 1000, Frame(10), Rule()
 # The factors by which the soft part of a trained network is multiplied.
 FACTORS = (0.5, 0.25)
 
@@ -68,20 +63,20 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def points(kind: Kind, data: Data, seed: int, frame: Frame, rule: Rule, pause: Path | None) -> dict[str, Any]:
+def points(kind: Kind, data: Data, seed: int) -> dict[str, Any]:
     """Train a network, and return the scores of its points by what was done to it after training."""
     torch.manual_seed(seed)
-    network = frame.build(GROUP, kind.way, kind.way.settings[0], frame.widths)
+    network = FRAME.build(GROUP, kind.way, kind.way.settings[0], FRAME.widths)
     elements = ELEMENTS[GROUP]
 
     def varied(batch: Split) -> Split:
         images, labels = batch
+        if not kind.turned:
+            return batch
         is_turned = torch.rand(len(images), 1, 1, 1) < kind.turned
         return torch.where(is_turned, randomly_moved(images, elements[1:]), images), labels
 
-    changes = {"varied": varied if kind.turned else None, "is_learned": kind.way.is_learned, "pause": pause}
-    rule = rule_of(bool(kind.turned), rule, rule.rounds)
-    course = fit(network, data.train, data.validation, kind.rate, rule, **changes)
+    course = fit(network, kind.way, data, kind.rate, RULE.with_copies() if kind.turned else RULE, Objective(), varied)
     found = {name: scores(changed, data, elements) for name, changed in _changed(network, kind, course, data)}
     return {"points": found, "seconds": course.seconds, "epochs": course.best_epoch}
 
@@ -107,17 +102,6 @@ def _changed(network: nn.Module, kind: Kind, course: Fit, data: Data) -> Iterato
         yield "hardened", network
 
 
-def train_missing(log: Log, root: Path | None, pause: Path | None = None) -> None:
-    """Make the runs that the log does not hold, seed by seed."""
-    for seed in SEEDS:
-        missing = {run: kind for name, kind in KINDS.items() if (run := f"{name}, {seed}") not in log.runs}
-        data = TASKS["digits"].load(POSE, IMAGES, seed, root) if missing else None
-        for run, kind in missing.items():
-            found = points(kind, data, seed, Frame(10), Rule(), pause)
-            log.add(run, {**found, "commit": commit(), "versions": versions()})
-            print(run, {change: [of["as is"], of["turned"]] for change, of in found["points"].items()}, flush=True)
-
-
 def written(log: Log) -> str:
     """Return the table of all points, means ± standard errors over the seeds that are there."""
     rows = []
@@ -132,16 +116,15 @@ def written(log: Log) -> str:
 
 def main() -> None:
     """Make the runs that are missing, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of the data; without, scikit-learn's digits, for a trial")
-    parser.add_argument("--output", type=Path, required=True, help="the log, a file of JSON lines")
+    parser = options(__doc__)
     parser.add_argument("--table", action="store_true", help="print the table of the log alone")
-    parser.add_argument("--pause-file", type=Path, help="while this file exists, training waits between epochs")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     log = Log(arguments.output)
-    if not arguments.table:
-        train_missing(log, arguments.data, arguments.pause_file)
+    for seed in () if arguments.table else SEEDS:
+        data = load_digits(POSE, IMAGES, seed, arguments.data)
+        for name, kind in KINDS.items():
+            log.once(f"{name}, {seed}", partial(points, kind, data, seed))
     print(written(log))
 
 

@@ -1,4 +1,4 @@
-"""Training to a plateau: one rule for all ways, by the loss on data for validation."""
+"""Training to a plateau by one rule for all ways, and what a trained network is measured by."""
 
 from __future__ import annotations
 
@@ -6,42 +6,45 @@ import copy
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.shared.training import FIRST_ROUND, UPDATE, Split, take_steps
+from benchmarks.shared.training import FIRST_ROUND, Split, softness_of, take_steps, update
+from benchmarks.symmetry.data import Data
+from benchmarks.symmetry.turns import Element
+from benchmarks.symmetry.ways import Way
 from escnn_relaxed import SoftnessEvidence
 
 EVALUATION_BATCH = 100
 # The fewest steps of a round.
 FEWEST_STEPS = 15
-SECONDS_BETWEEN_LOOKS = 1.0
+# How many times the rounds, and the patience, of ways whose batches are turned copies.
+LONGER_WITH_COPIES = 3
 
 
-def loss_and_accuracy(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return the mean cross-entropy, and the percentage of images whose class is predicted."""
-    loss = functional.cross_entropy(logits, labels).item()
-    return loss, 100 * (logits.argmax(1) == labels).double().mean().item()
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    """Return the percentage of images whose class is predicted."""
+    return 100 * (logits.argmax(1) == labels).double().mean().item()
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What training makes small, the likelihood of the evidence, and the number of inputs of a step."""
+    """What training makes small, the likelihood of the evidence, and how a step is taken."""
 
     loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
-    # Prediction and target → the loss on validation, and a score in percent.
-    measure: Callable[[Tensor, Tensor], tuple[float, float]] = loss_and_accuracy
+    # Prediction and target → a score in percent.
+    score: Callable[[Tensor, Tensor], float] = accuracy
     likelihood: str = "categorical"
     batch: int = 64
-
-
-CLASSES = Objective()
+    # Of the convolutions.
+    precision: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True)
@@ -55,81 +58,66 @@ class Rule:
     # The most rounds of each stage.
     rounds: tuple[int, ...] = (80, 20)
 
+    def with_copies(self) -> Rule:
+        """Return the rule for turned copies: each epoch draws others, so the loss falls slowly and with more noise."""
+        rounds = tuple(LONGER_WITH_COPIES * most for most in self.rounds)
+        return Rule(self.factors, LONGER_WITH_COPIES * self.patience, rounds)
+
 
 @dataclass
 class Fit:
     """The course of one training: the lowest loss on validation, epochs until then and in all, process time."""
 
+    evidence: SoftnessEvidence | None
     loss: float = math.inf
     best_epoch: float = 0.0
     epochs: float = 0.0
     seconds: float = 0.0
     # Of each round: seconds so far, loss and score on validation.
     history: list[tuple[float, float, float]] = field(default_factory=list)
-    evidence: SoftnessEvidence | None = None
 
 
 def fit(
     network: nn.Module,
-    train: Split,
-    validation: Split,
+    way: Way,
+    data: Data,
     rate: float,
     rule: Rule,
+    objective: Objective,
+    varied: Callable[[Split], Split],
     *,
-    objective: Objective = CLASSES,
-    varied: Callable[[Split], Split] | None = None,
     penalty: Callable[[], Tensor] | None = None,
-    is_learned: bool = False,
-    is_decoupled: bool = False,
-    precision: torch.dtype = torch.float32,
     pause: Path | None = None,
 ) -> Fit:
     """Train with Adam, and leave the network with the weights of the lowest loss on validation.
 
     A round is an epoch, or as many epochs as have 15 steps. The rate is constant within a stage; each stage begins with
-    the best weights so far and ends after ``rule.patience`` rounds without a lower loss.
-
-    Args:
-        network: to be trained in place.
-        train: inputs and targets.
-        validation: others.
-        rate: learning rate of the first stage.
-        rule: of the stages.
-        objective: what is made small, and what is told of it.
-        varied: a batch → the batch that the network sees.
-        penalty: added to the loss.
-        is_learned: whether the evidence adds its penalty, which is updated after each round from the third on.
-        is_decoupled: whether soft weights decay beside the steps in place of that penalty.
-        precision: of the convolutions while training.
-        pause: while this file exists, no round starts.
+    the best weights so far and ends after ``rule.patience`` rounds without a lower loss. The evidence is updated after
+    each round from the third on. The network sees batches as they are ``varied``. While the file ``pause`` exists, no
+    round starts.
     """
-    count = len(train[0])
-    course = Fit(evidence=SoftnessEvidence(network, count, likelihood=objective.likelihood) if is_learned else None)
-    evidence = course.evidence
-    penalties = [term for term in (penalty, None if is_decoupled else evidence and evidence.penalty) if term]
-    best, epochs = _state(network), math.ceil(FEWEST_STEPS / max(count // objective.batch, 1))
+    count, likelihood = len(data.train[0]), objective.likelihood
+    evidence = SoftnessEvidence(network, count, likelihood=likelihood) if way.is_learned else None
+    penalties = [] if penalty is None else [penalty]
+    if evidence is not None and not way.is_decoupled:
+        penalties.append(evidence.penalty)
+    course, best, epochs = Fit(evidence), _state(network), math.ceil(FEWEST_STEPS / max(count // objective.batch, 1))
     for factor, most in zip(rule.factors, rule.rounds, strict=True):
-        _restore(network, best)
+        network.train().load_state_dict(best)
         optimiser = torch.optim.Adam(network.parameters(), lr=rate * factor)
-        decay = functools.partial(evidence.decay, rate * factor) if evidence is not None and is_decoupled else None
+        decay = functools.partial(evidence.decay, rate * factor) if evidence is not None and way.is_decoupled else None
         without_gain = 0
         for _ in range(most):
-            wait_while(pause)
+            while pause is not None and pause.exists():
+                time.sleep(1.0)
             start = time.process_time()
             for _ in range(epochs):
-                batches = _batches(train, objective.batch, varied)
-                take_steps(
-                    network,
-                    batches,
-                    objective.loss,
-                    optimiser,
-                    penalties=penalties,
-                    precision=precision,
-                    after_step=decay,
-                )
-            if course.evidence is not None and len(course.history) >= FIRST_ROUND:
-                _update(course.evidence, train, objective)
-            loss, score = objective.measure(outputs_of(network, validation[0]), validation[1])
+                batches = _batches(data.train, objective.batch, varied)
+                take_steps(network, batches, objective.loss, optimiser, penalties, objective.precision, decay)
+            if evidence is not None and len(course.history) >= FIRST_ROUND:
+                update(evidence, data.train)
+            predicted, targets = outputs_of(network, data.validation[0]), data.validation[1]
+            loss, score = objective.loss(predicted, targets).item(), objective.score(predicted, targets)
             course.epochs += epochs
             course.seconds += time.process_time() - start
             course.history.append((course.seconds, loss, score))
@@ -139,7 +127,7 @@ def fit(
                 best = _state(network)
             if without_gain == rule.patience:
                 break
-    _restore(network, best)
+    network.train().load_state_dict(best)
     return course
 
 
@@ -148,23 +136,11 @@ def _state(network: nn.Module) -> dict[str, Any]:
     return copy.deepcopy(network.train().state_dict())
 
 
-def _restore(network: nn.Module, state: dict[str, Any]) -> None:
-    network.train().load_state_dict(state)
-
-
-def _batches(train: Split, size: int, varied: Callable[[Split], Split] | None) -> Iterator[Split]:
+def _batches(train: Split, size: int, varied: Callable[[Split], Split]) -> Iterator[Split]:
     """Yield all inputs once in a random order, but for the last few that fill no batch."""
     inputs, targets = train
     for batch in torch.randperm(len(inputs))[: max(len(inputs) // size, 1) * size].split(size):
-        pair = inputs[batch], targets[batch]
-        yield pair if varied is None else varied(pair)
-
-
-def _update(evidence: SoftnessEvidence, train: Split, objective: Objective) -> None:
-    """Update the evidence on inputs that are drawn; that of a regression sees their targets, too."""
-    drawn = torch.randperm(len(train[0]))[:UPDATE]
-    targets = (train[1][drawn],) if objective.likelihood == "gaussian" else ()
-    evidence.update(train[0][drawn], *targets)
+        yield varied((inputs[batch], targets[batch]))
 
 
 @torch.no_grad()
@@ -174,7 +150,25 @@ def outputs_of(network: nn.Module, inputs: Tensor) -> Tensor:
     return torch.cat([network(part) for part in inputs.split(EVALUATION_BATCH)])
 
 
-def wait_while(pause: Path | None) -> None:
-    """Sleep as long as the file is there."""
-    while pause is not None and pause.exists():
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+def scores(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, Any]:
+    """Return the scores that protocol.md names; those of turned copies are of the images ``data.copied``."""
+    logits, labels = outputs_of(network, data.test[0]), data.test[1]
+    found = {"accuracy": accuracy(logits, labels), "loss": functional.cross_entropy(logits, labels).item()}
+    if len(data.copied[0]):
+        found |= _copies(network, data, elements)
+    return found | softness_of(network)
+
+
+def _copies(network: nn.Module, data: Data, elements: Sequence[Element]) -> dict[str, float]:
+    """Return the scores of turned copies."""
+    images, labels = data.copied
+    logits = torch.stack([outputs_of(network, data.act(images, element)) for element in elements])
+    accuracies = [accuracy(some, labels) for some in logits]
+    predicted = logits.argmax(-1)
+    return {
+        "as is": accuracies[0],
+        "turned": fmean(accuracies[1:]),
+        "worst": min(accuracies[1:]),
+        "agreement": 100 * (predicted[1:] == predicted[:1]).double().mean().item(),
+        "averaged": accuracy(functional.softmax(logits, -1).mean(0), labels),
+    }

@@ -11,7 +11,7 @@ from escnn import nn as enn
 from escnn.nn import FieldType, R2Conv
 from torch import nn
 
-from benchmarks.symmetry.bodies import Module
+from benchmarks.symmetry.bodies import GSPACES, Module
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv
 from escnn_relaxed.kernel import TiedKernel
@@ -19,6 +19,8 @@ from escnn_relaxed.kernel import TiedKernel
 # For each group another one of as many elements, and the subgroup that an oracle may choose.
 OTHER_GROUP = {"C4": "D2", "C8": "D4", "D2": "C4", "D4": "C8"}
 SUBGROUP = {"C4": "C2", "C8": "C4", "D2": "D1", "D4": "C4"}
+# Makes a layer all of whose fields may change by direction where the image changes.
+WITH_DIRECTIONS = functools.partial(RelaxedR2Conv, kernel=functools.partial(TiedKernel, all_directions=True))
 
 
 class PlainConvolution(Module):
@@ -34,12 +36,6 @@ class PlainConvolution(Module):
         return self.out_type(self.convolution(input.tensor))
 
 
-def with_directions(in_type: FieldType, out_type: FieldType, kernel_size: int, **arguments: Any) -> RelaxedR2Conv:
-    """Return a layer all of whose fields may change by direction where the image changes."""
-    kernel = functools.partial(TiedKernel, all_directions=True)
-    return RelaxedR2Conv(in_type, out_type, kernel_size, kernel=kernel, **arguments)
-
-
 @dataclass(frozen=True)
 class Setting:
     """What a way leaves to choose beside the rate: arguments of its layers, and σ of the prior on free weights."""
@@ -48,7 +44,8 @@ class Setting:
     deviation: float | None = None
 
 
-@dataclass(frozen=True)
+# A way is equal to itself alone, so that it can be the key of a cache.
+@dataclass(frozen=True, eq=False)
 class Way:
     """A way to build and train a network."""
 
@@ -75,15 +72,14 @@ class Way:
     def layers(self, setting: Setting, relax: Any = None) -> tuple[Callable[..., nn.Module], Callable[..., nn.Module]]:
         """Return what makes the convolutions, and those of the last layer or stage, soft in ``relax`` if not None."""
         options = dict(setting.options)
-        if relax is not None and self.is_soft:
+        if relax is not None and self.layer in (RelaxedR2Conv, WITH_DIRECTIONS):
             options["relax"] = relax
         last = functools.partial(self.layer, bias=False, **options)
         return functools.partial(R2Conv, bias=False) if self.only_last else last, last
 
-    @property
-    def is_soft(self) -> bool:
-        """Whether some of its layers are soft."""
-        return self.layer in (RelaxedR2Conv, with_directions)
+    def gspace(self, group: str) -> Any:
+        """Return the symmetry of the layers on a task of a group."""
+        return GSPACES["C1" if self.is_plain else self.groups.get(group, group)]()
 
     @property
     def is_plain(self) -> bool:
@@ -120,6 +116,6 @@ ADDED_WAYS: dict[str, Way] = {
     "RelaxedR2Conv, last stage": Way(RelaxedR2Conv, only_last=True),
     "RelaxedR2Conv, decoupled evidence": Way(RelaxedR2Conv, is_learned=True, is_decoupled=True),
     # Of soft translation alone.
-    "RelaxedR2Conv, directions": Way(with_directions),
+    "RelaxedR2Conv, directions": Way(WITH_DIRECTIONS),
 }
 WAYS = {**MAIN_WAYS, **FURTHER_WAYS, **ADDED_WAYS}

@@ -1,6 +1,6 @@
 """Ways to predict buoyant flow in space: what softness brings where gravity breaks the symmetry of the cube.
 
-    python -m benchmarks.volumes.buoyancy [--seeds 2] [--steps 2000]
+    python -m benchmarks.volumes.buoyancy [--seeds 2]
 
 Networks of three 3×3×3 convolutions predict the next frame of a box of 8³ cells from this one, with as many parameters
 each within a fifth. The error is that of the velocity's and smoke's change, relative, squared; of a rollout that of the
@@ -14,29 +14,29 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from escnn import gspaces
-from escnn.group import Representation
-from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType, R3Conv
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.shared.flow import OF_SPACE, flow_in_space
 from benchmarks.shared.markdown import cell, table
 from benchmarks.shared.run_log import Log
-from benchmarks.shared.training import FIRST_ROUND, UPDATE, Split, take_steps
-from benchmarks.volumes.flow import Flow, simulated
+from benchmarks.shared.training import FIRST_ROUND, Split, softness_of, take_steps, update
 from escnn_relaxed import RelaxedR3Conv, SoftnessEvidence, harden_network
-from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
 BUOYANCIES = (0.0, 0.125, 0.25, 0.5)
-TRAINING, TESTS, BATCH, RATE = 32, 16, 4, 1e-2
-KERNEL_SIZE = 3
+TRAINING, BATCH, RATE, STEPS, KERNEL_SIZE = 32, 4, 1e-2, 2000, 3
+# What is simulated, once.
+CACHE = Path("data/flow")
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Forecaster(nn.Module):
 
     def __init__(self, way: Way, films: Tensor) -> None:
         super().__init__()
-        gspace: GSpace3D = gspaces.rot2dOnR3(4) if way.is_about_axis else gspaces.octaOnR3()
-        vector: Representation = gspace.basespace_action
+        gspace = gspaces.rot2dOnR3(4) if way.is_about_axis else gspaces.octaOnR3()
+        vector = gspace.basespace_action
         state = FieldType(gspace, [vector, gspace.trivial_repr])
         self.in_type = FieldType(gspace, [vector, gspace.trivial_repr, *([vector] if way.sees_up else [])])
         hidden = FieldType(gspace, [gspace.regular_repr] * way.fields)
@@ -92,11 +92,8 @@ class Forecaster(nn.Module):
             up = features.new_tensor([0.0, 0.0, 1.0]).view(1, 3, 1, 1, 1)
             features = torch.cat([features, up.expand(len(features), -1, *features.shape[2:])], 1)
         for number, layer in enumerate(self.layers):
-            features = functional.pad(features, (1,) * 6, mode="circular")
-            is_plain = isinstance(layer, nn.Conv3d)
-            features = layer(features) if is_plain else layer(layer.in_type(features)).tensor
-            if number < len(self.layers) - 1:
-                features = functional.silu(features)
+            features = functional.pad(functional.silu(features) if number else features, (1,) * 6, mode="circular")
+            features = layer(features) if isinstance(layer, nn.Conv3d) else layer(layer.in_type(features)).tensor
         return state + self.gain * self.scales[1] * features
 
 
@@ -106,43 +103,31 @@ def _root_mean_squares(films: Tensor) -> Tensor:
     return torch.cat([squares[:3].mean().expand(3), squares[3:]]).sqrt().view(4, 1, 1, 1)
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training."""
-
-    buoyancy: float
-    way: str
-    steps: int
-    seed: int
-
-    def __str__(self) -> str:
-        settings = {"rate": RATE, "batch": BATCH, "size": Flow.size, "fields": WAYS[self.way].fields}
-        return json.dumps({**vars(self), **settings}, sort_keys=True)
+def name_of(buoyancy: float, way: str, seed: int) -> str:
+    """Return the name of a run in the log."""
+    settings = {"rate": RATE, "batch": BATCH, "size": OF_SPACE["size"], "fields": WAYS[way].fields, "steps": STEPS}
+    return json.dumps({"buoyancy": buoyancy, "way": way, "seed": seed, **settings}, sort_keys=True)
 
 
-def train(run: Run, cache: Path) -> dict[str, Any]:
+def train(buoyancy: float, way: Way, seed: int) -> dict[str, Any]:
     """One network and what is measured of it."""
-    torch.manual_seed(run.seed)
-    films = simulated(Flow(run.buoyancy, count=TRAINING + TESTS), cache)
+    torch.manual_seed(seed)
+    films = flow_in_space(buoyancy, CACHE)
     # In units of the changes that are to be predicted, so that the loss is a mean square.
     films = films / films[:TRAINING].diff(dim=1).square().mean().sqrt()
     known, test = films[:TRAINING], films[TRAINING:]
-    way = WAYS[run.way]
-    network = Forecaster(way, known)
-    pairs = pairs_of(known)
+    network, pairs = Forecaster(way, known), pairs_of(known)
     evidence = SoftnessEvidence(network, len(pairs[0]), likelihood="gaussian") if way.has_evidence else None
     start = time.process_time()
-    fit(network, pairs, run.steps, evidence)
+    fit(network, pairs, evidence)
     network.eval()
     result: dict[str, Any] = {"seconds": time.process_time() - start}
     result["parameters"] = sum(parameter.numel() for parameter in network.parameters())
-    result |= errors(network, test)
-    soft = [layer for _, layer in named_relaxed_layers(network)]
-    if soft:
-        result["softness"] = [layer.softness().item() for layer in soft]
+    result |= errors(network, test) | softness_of(network)
+    if "softness" in result:
         result["hardened error"] = errors(harden_network(network), test)["error"]
     if evidence is not None:
-        _update(evidence, pairs)
+        update(evidence, pairs)
         result["rows"] = [asdict(row) for row in evidence.table()]
         result["trials, held out"] = [asdict(trial) for trial in evidence.harden(*pairs_of(test))]
     return result
@@ -153,33 +138,19 @@ def pairs_of(films: Tensor) -> Split:
     return films[:, :-1].flatten(0, 1), films[:, 1:].flatten(0, 1)
 
 
-def fit(network: Forecaster, pairs: Split, steps: int, evidence: SoftnessEvidence | None = None) -> None:
+def fit(network: Forecaster, pairs: Split, evidence: SoftnessEvidence | None) -> None:
     """Train on pairs of frames, Adam with a rate that rises and falls; updates of the evidence end each epoch."""
     optimiser = torch.optim.Adam(network.parameters(), RATE)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=STEPS)
     of_an_epoch = max(len(pairs[0]) // BATCH, 1)
     penalties = [] if evidence is None else [evidence.penalty]
-    for epoch, first in enumerate(range(0, steps, of_an_epoch)):
-        drawn = torch.randint(len(pairs[0]), (min(of_an_epoch, steps - first), BATCH))
-        batches = (_with_change(pairs[0][batch], pairs[1][batch]) for batch in drawn)
-        take_steps(network, batches, _loss, optimiser, penalties=penalties, after_step=schedule.step)
+    for epoch, first in enumerate(range(0, STEPS, of_an_epoch)):
+        drawn = torch.randint(len(pairs[0]), (min(of_an_epoch, STEPS - first), BATCH))
+        states = ((pairs[0][batch], pairs[1][batch]) for batch in drawn)
+        batches = ((now, torch.stack([then, then - now])) for now, then in states)
+        take_steps(network, batches, _error, optimiser, penalties=penalties, after_step=schedule.step)
         if evidence is not None and epoch >= FIRST_ROUND and len(drawn) == of_an_epoch:
-            _update(evidence, pairs)
-
-
-def _update(evidence: SoftnessEvidence, pairs: Split) -> None:
-    """Update on pairs that are drawn."""
-    drawn = torch.randperm(len(pairs[0]))[:UPDATE]
-    evidence.update(pairs[0][drawn], pairs[1][drawn])
-
-
-def _with_change(now: Tensor, then: Tensor) -> Split:
-    """Return a state, and the next one with the change to it."""
-    return now, torch.stack([then, then - now])
-
-
-def _loss(found: Tensor, wanted: Tensor) -> Tensor:
-    return _error(found, wanted[0], wanted[1])
+            update(evidence, pairs)
 
 
 @torch.no_grad()
@@ -189,44 +160,44 @@ def errors(network: nn.Module, films: Tensor) -> dict[str, float]:
     state = films[:, 0]
     for _ in range(films.shape[1] - 1):
         state = network(state)
-    last = films[:, -1]
-    return {"error": float(_error(network(now), then, then - now)), "rollout": float(_error(state, last, last))}
+    wanted, last = torch.stack([then, then - now]), films[:, -1]
+    return {"error": float(_error(network(now), wanted)), "rollout": float(_error(state, torch.stack([last, last])))}
 
 
-def _error(found: Tensor, wanted: Tensor, size: Tensor) -> Tensor:
-    return (found - wanted).square().mean() / size.square().mean()
+def _error(found: Tensor, wanted: Tensor) -> Tensor:
+    """Return the mean square error, relative to that of a second tensor that is stacked with what is wanted."""
+    return (found - wanted[0]).square().mean() / wanted[1].square().mean()
 
 
-# What is told of each run: its name in the table, and its value of what a run gives, None where it has none.
-MEASURES: dict[str, Callable[[dict[str, Any]], float | None]] = {
-    "next frame, %": lambda run: 100 * run["error"],
-    "five frames ahead, %": lambda run: 100 * run["rollout"],
-    "next frame, hardened, %": lambda run: 100 * run["hardened error"] if "hardened error" in run else None,
-    "softness of the softest layer, %": lambda run: 100 * max(run["softness"]) if "softness" in run else None,
+# What is told of a run: its name in the table, and in the log. Of a list, one number for each layer, it is the largest.
+MEASURES = {
+    "next frame, %": "error",
+    "five frames ahead, %": "rollout",
+    "next frame, hardened, %": "hardened error",
+    "softness of the softest layer, %": "softness",
 }
 
 
-def report(steps: int, seeds: int, log: Log) -> str:
+def report(seeds: int, log: Log) -> str:
     """Return a table for each measure, mean ± standard error of each way at each buoyancy, and one of the evidence."""
-    found = {
-        (way, value): [run for seed in range(seeds) if (run := log.runs.get(str(Run(value, way, steps, seed))))]
-        for way in WAYS
-        for value in BUOYANCIES
-    }
+
+    def runs_of(way: str, value: float) -> list[dict[str, Any]]:
+        names = (name_of(value, way, seed) for seed in range(seeds))
+        return [log.runs[name] for name in names if name in log.runs]
+
     tables = []
-    for name, measure in MEASURES.items():
+    for title, name in MEASURES.items():
         rows = []
         for way in WAYS:
-            runs = [found[way, value] for value in BUOYANCIES]
-            values = [[x for run in some if (x := measure(run)) is not None] for some in runs]
+            runs = [runs_of(way, value) for value in BUOYANCIES]
+            values = [[100 * float(np.max(run[name])) for run in some if name in run] for some in runs]
             if any(values):
                 parameters = next(run["parameters"] for some in runs for run in some)
                 rows.append([way, f"{parameters:,}", *(cell(some, len(some)) for some in values)])
-        tables.append(table([name, "parameters", *(f"buoyancy {value:g}" for value in BUOYANCIES)], rows))
-    evidence = [[f"{value:g}", *_decisions(runs)] for value in BUOYANCIES if (runs := found.get(("evidence", value)))]
-    return "\n\n".join(
-        [*tables, table(("buoyancy", "γ/n by layer", "Δ", "Occam factor", "layers that stay soft"), evidence)]
-    )
+        tables.append(table([title, "parameters", *(f"buoyancy {value:g}" for value in BUOYANCIES)], rows))
+    evidence = [[f"{value:g}", *_decisions(runs)] for value in BUOYANCIES if (runs := runs_of("evidence", value))]
+    tables.append(table(("buoyancy", "γ/n by layer", "Δ", "Occam factor", "layers that stay soft"), evidence))
+    return "\n\n".join(tables)
 
 
 def _decisions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -248,18 +219,13 @@ def main() -> None:
     """Train what is missing, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--output", type=Path, default=Path("runs/volumes"), help="folder of the log")
-    parser.add_argument("--cache", type=Path, default=Path("data/flow"), help="folder of what is simulated")
+    parser.add_argument("--output", type=Path, default=Path("runs/volumes/buoyancy.jsonl"), help="the log")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    log = Log(arguments.output / "buoyancy.jsonl")
+    log = Log(arguments.output)
     for seed, value, way in product(range(arguments.seeds), BUOYANCIES, WAYS):
-        run = Run(value, way, arguments.steps, seed)
-        if str(run) not in log.runs:
-            log.add(str(run), train(run, arguments.cache))
-            print(f"{run}: {log.runs[str(run)]['error']:.4f}", flush=True)
-    print(report(arguments.steps, arguments.seeds, log))
+        log.once(name_of(value, way, seed), partial(train, value, WAYS[way], seed))
+    print(report(arguments.seeds, log))
 
 
 if __name__ == "__main__":
