@@ -59,7 +59,7 @@ COLUMNS = (
     ("smoke", "C4", 5, "level 9"),
     *(("digits", "C8", 1000, pose) for pose in ("upright", "within 60°", "turned")),
 )
-# The largest gains of an axis, of the data as they are and of turned copies, in points of error or of accuracy.
+# The largest gains of an axis, of the data as they are and of data turned later, in points of error or of accuracy.
 LARGEST = {"error": (2.5, 6.0), "accuracy": (6.0, 60.0)}
 FONT = 10
 # Seeds without which nothing is ahead or behind.
@@ -70,7 +70,7 @@ def blocks_of(results: Results) -> dict[str, str]:
     """Return the text of each block of the page by its name."""
     parts = list(results.values())
     return {
-        "verdicts": "\n\n".join(_verdicts(parts, name) for name in ("as they are", "turned copies")),
+        "verdicts": "\n\n".join(_verdicts(parts, name) for name in ("as they are", "turned later")),
         "fields": _fields(parts),
         "classes": _classes(parts),
         "places": _places(parts),
@@ -90,7 +90,7 @@ def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
 
 
 def _verdicts(parts: Sequence[Part], name: str) -> str:
-    """Return scores and gains of soft layers in the main poses, of data as they are or of turned copies."""
+    """Return scores and gains of soft layers in the main poses, of data as they are or turned later."""
     rows, ways = [], (*HEADS, SOFT)
     for part in parts:
         is_main = part.is_forecast or (part.task, part.group, part.images) in MAIN_TABLES
@@ -113,9 +113,9 @@ def _verdict(found: Sequence[float]) -> str:
         return "–"
     seeds = f"{len(found)} seed{'s' * (len(found) > 1)}"
     if len(found) < FEWEST_SEEDS:
-        return f"not settled ({seeds})"
+        return f"undecided ({seeds})"
     reach = t.ppf(0.975, len(found) - 1) * stdev(found) / len(found) ** 0.5
-    word = "level" if abs(fmean(found)) <= reach else ("ahead" if fmean(found) > 0 else "behind")
+    word = "undecided" if abs(fmean(found)) <= reach else ("ahead" if fmean(found) > 0 else "behind")
     return f"{word} ({seeds})"
 
 
@@ -133,21 +133,15 @@ def _fields(parts: Sequence[Part]) -> str:
 
 
 def _classes(parts: Sequence[Part]) -> str:
-    """Return the main tables, a column for each pose."""
+    """Return accuracies on images as they are, and turned later, of ways with three seeds: a column for each pose."""
     found = []
     for task, group, images in MAIN_TABLES:
         some = [part for part in parts if (part.task, part.group, part.images) == (task, group, images)]
-        ways = dict.fromkeys(way for part in some for way in part.ways)
-        rows = [[f"`{way}`", *(_three(part, way) for part in some)] for way in ways]
-        if rows:
-            found.append(table([f"{group}, {images:,} images", *(part.title for part in some)], rows))
+        ways = dict.fromkeys(way for part in some for way, runs in part.ways.items() if len(runs) >= FEWEST_SEEDS)
+        for score, title in {"accuracy": "as they are", "turned": "turned later"}.items() if ways else ():
+            rows = [[f"`{way}`", *(cell(part.values(way, score), 0) for part in some)] for way in ways]
+            found.append(table([f"{group}, {images:,} images, {title}", *(part.title for part in some)], rows))
     return "\n\n".join(found) or "Nothing has been run."
-
-
-def _three(part: Part, way: str) -> str:
-    """Return the score with its error and the seeds, that of turned copies, and the agreement."""
-    score, *more = (part.values(way, name) for name in (part.score, "turned", part.agreement))
-    return " · ".join([cell(score, 0), *map(_mean, more)]) if score else "–"
 
 
 def _places(parts: Sequence[Part]) -> str:
@@ -209,7 +203,7 @@ def _most_seeds(parts: Sequence[Part]) -> dict[str, int]:
 
 
 def draw(results: Results, path: Path) -> None:
-    """Draw a column for each pose: above gains on the data as they are, below on turned copies, each over a head."""
+    """Draw a column for each pose: gains on the data as they are above, on data turned later below, over a head."""
     parts = [results[key] for key in COLUMNS if key in results and results[key].head(results[key].score)]
     names = [way for way in COLOURS if any(way in part.ways for part in parts)]
     columns, size = max(len(parts), 1), (9.0, 2.0 + 0.44 * max(len(names), 1))
@@ -219,7 +213,7 @@ def draw(results: Results, path: Path) -> None:
             _draw_panel(axes, names, {way: part.gains(way, score) for way in names}, largest)
             axes.set_xlabel(f"0: {part.head(score)}", fontsize=FONT)
         pair[0].set_title(f"{part.task}, {part.group}\n{part.title}", fontsize=FONT + 1)
-    for axes, text in zip(grid[:, 0], ("data as they are", "turned copies"), strict=True):
+    for axes, text in zip(grid[:, 0], ("data as they are", "turned later"), strict=True):
         axes.set_ylabel(text, fontsize=FONT + 1)
     figure.supxlabel("gain in points: more accuracy on digits, less error on smoke", fontsize=FONT)
     path.parent.mkdir(parents=True, exist_ok=True)
