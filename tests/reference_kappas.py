@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from escnn.group import Representation
-from reference import Index, Layer, Oracle, kernel_types, matrix_of, position_of, taps_of
+from reference import Index, Layer, kernel_types, matrix_of, position_of, taps_of
 from reference_group import Elements, Point, permutation
 from small import ROUGH
 from torch import Tensor
@@ -372,9 +372,3 @@ def window_weight(tap: Point, kernel_size: int, dilation: int, support: str) -> 
         return 1.0 if distance <= kernel_size // 2 + 1e-9 else 0.0
     inside = kernel_size / 2 - 1
     return math.cos(math.pi / 2 * min(max(distance - inside, 0), 1)) ** 2
-
-
-def tied_oracle(layer: Layer, samples: int = 16, **elements: object) -> Oracle:
-    """The loops of a tied layer."""
-    sample = Elements(layer.in_type.gspace, samples, **elements)
-    return Oracle(layer, TiedKappa(layer, sample), sample)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import runpy
-import shutil
-import subprocess
-import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -75,22 +72,6 @@ def test_network_to_copy_learns_with_every_parameter_and_hardened_turns_with_its
         pairs = [(before[0], after[0]), (vectors, after[1])]
     for expected, found in pairs:
         assert float((found - expected).norm() / expected.norm()) < SINGLE_REORDERED
-
-
-ROOT = Path(__file__).parents[1]
-ARCHIVES = ROOT / "scripts" / "archives.py"
-
-
-@pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="git says what is tracked")
-def test_rules_of_the_sdist_take_every_tracked_file(tmp_path: Path) -> None:
-    """The list of what an sdist would hold is made without building it."""
-    pytest.importorskip("setuptools")
-    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    taken = (tmp_path / "escnn_relaxed.egg-info" / "SOURCES.txt").read_text(encoding="utf-8").splitlines()
-    archives = runpy.run_path(str(ARCHIVES))
-    lacking = {name for name in archives["tracked"]() if not name.startswith(archives["LEFT_OUT"])} - set(taken)
-    assert not lacking
 
 
 SWEEP = ("--images", "40", "--epochs", "1", "--workers", "1", "--frequencies", "0", "0.25")
