@@ -1,8 +1,8 @@
-"""Six small networks written with escnn, each with a forward of its own, from tensor to tensor.
+"""Five small networks written with escnn, each with a forward of its own, from tensor to tensor.
 
-Together they have convolutions and transposed ones with strides, all kinds of pooling, joined and restricted fields,
-irreps with gates and norms, induced and disentangled fields, functions on SO(2), vector fields, masks, arguments of the
-basis, recurrence, and weights drawn in a loop. Every class takes what stands for ``R2Conv`` and ``R2ConvTransposed``.
+Together they have strides, transposed convolutions, all kinds of pooling, joined, restricted, induced and disentangled
+fields, gates, norms, functions on SO(2), masks, arguments of the basis, recurrence, and weights drawn in a loop. Every
+class takes what stands for ``R2Conv`` and ``R2ConvTransposed``.
 """
 
 from __future__ import annotations
@@ -136,41 +136,6 @@ class Irreps(nn.Module):
         return self.linear(self.norms(x).tensor.mean((2, 3)))
 
 
-class RobotPolicy(nn.Module):
-    """Actor and critic on a picture from above: invariant and vector actions, the value of the mean action.
-
-    The encoder is over D4, actions over its rotations. The critic takes the largest response with its direction.
-    """
-
-    def __init__(self, convolution: Layer, transposed: Layer) -> None:
-        super().__init__()
-        fields = regular(D4)
-        self.encoder = enn.SequentialModule(
-            convolution(trivial(D4, 2), fields, 3, padding=1, stride=2),
-            enn.ReLU(fields),
-            enn.PointwiseMaxPool(fields, 2),
-            convolution(fields, fields, 3),
-            enn.ReLU(fields),
-        )
-        features = fields.restrict((None, 4))
-        space = features.gspace
-        # The gripper and its height beside a step in the plane; a deviation of each.
-        self.action = FieldType(space, [space.trivial_repr] * 2 + [space.irrep(1)])
-        self.actor = convolution(features, self.action + trivial(space, 3), kernel_size=1)
-        self.critic = convolution(features + self.action, regular(space, 2), kernel_size=1)
-        self.vector = enn.VectorFieldNonLinearity(self.critic.out_type)
-        self.length = enn.NormPool(self.vector.out_type)
-        self.value = nn.Linear(2, 1)
-
-    def forward(self, pictures: Tensor) -> Tensor:
-        features = self.encoder(enn.GeometricTensor(pictures, self.encoder.in_type)).restrict((None, 4))
-        mean, deviation = self.actor(features).tensor.split([self.action.size, 3], dim=1)
-        action = self.action(torch.tanh(mean))
-        hidden = self.length(self.vector(self.critic(enn.tensor_directsum([features, action]))))
-        value = self.value(torch.relu(hidden.tensor.mean((2, 3))))
-        return torch.cat([action.tensor.flatten(1), deviation.clamp(-4, 4).exp().flatten(1), value], dim=1)
-
-
 class Block(EquivariantModule):
     """A block of escnn's ``examples/e2wrn.py``."""
 
@@ -222,7 +187,6 @@ NETWORKS: dict[str, tuple[Callable[[Layer, Layer], nn.Module], tuple[int, ...]]]
     "ConvLSTM, C4": (ConvLSTM, (3, 1, 8, 8)),
     "SO(2), Fourier": (FourierFields, (1, 11, 11)),
     "irreps, O(2) and SO(2)": (Irreps, (1, 12, 12)),
-    "robot policy, D4 and C4": (RobotPolicy, (2, 11, 11)),
     "ResNet, D6, arguments of the basis": (ResNet, (3, 17, 17)),
 }
 

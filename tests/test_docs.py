@@ -215,14 +215,3 @@ def test_every_picture_is_drawn_and_stands_on_a_page(tmp_path: Path) -> None:
         pyplot.close(figure)
         assert np.ptp(pyplot.imread(tmp_path / "picture.png")) > 0.5
         assert f"{name}.png" in shown
-
-
-def test_softness_on_the_page_of_the_mathematics_is_that_of_the_default_kernel() -> None:
-    """If this fails the default has changed: make again what the table of CONTRIBUTING.md has."""
-    from benchmarks import softness
-
-    page = " ".join(text_of("concepts", "mathematics.md").split())
-    assert "{:.2f}, {:.2f}, {:.2f} and {:.2f} at 0.1, 0.25, 0.5 and 1".format(*softness.by_frequency()) in page
-    values = dict(zip(softness.SIZES, (f"{s:.2f}" for s in softness.by_size()), strict=True))
-    assert len({values[size] for size in (8, 16, 33)}) == 1
-    assert f"has {values[8]} on 8 pixels and on more, {values[4]} on 4 and {values[2]} on 2" in page

@@ -1,4 +1,4 @@
-"""Six networks, swapped by name: trained, relaxed, hardened, traced, exported, saved, averaged."""
+"""Five networks, swapped by name: trained, relaxed, hardened, traced, exported, saved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
 from escnn_relaxed.network import to_escnn
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
-# The others pool over groups or by norms, have gates or vector fields: what escnn gives of these is in float32.
+# The others pool over groups or by norms, have gates: what escnn gives of these is in float32.
 IN_DOUBLE = ("U-Net, D4", "ConvLSTM, C4", "SO(2), Fourier")
 # Its modules share parameters, which torch.jit.trace refuses, of escnn's own layers too.
 NOT_TRACED = "irreps, O(2) and SO(2)"
@@ -164,19 +164,3 @@ def test_trace_and_onnx_runtime_compute_the_same_for_any_batch_size(name: str) -
         else:
             traced = torch.jit.trace(each, images(name))
             assert relative_error(answer(traced, name, 5), answer(each, name, 5)) <= SINGLE_REORDERED
-
-
-@EVERY_NETWORK
-def test_average_of_models_is_the_network_of_the_averages(name: str) -> None:
-    network = trained(name)
-    averages = torch.optim.swa_utils.AveragedModel(network, use_buffers=True)
-    states = []
-    for _ in range(2):
-        train(network, name, steps=1)
-        states.append({key: value.clone() for key, value in network.state_dict().items()})
-        averages.update_parameters(network)
-        # Kept results of one average do not fit the next.
-        answer(averages, name)
-    mean = {key: (value + states[1][key]) / 2 for key, value in states[0].items()}
-    network.load_state_dict({key: value.to(states[0][key].dtype) for key, value in mean.items()})
-    assert relative_error(answer(averages, name), answer(network, name)) <= SINGLE_REORDERED

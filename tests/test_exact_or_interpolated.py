@@ -51,9 +51,7 @@ STRIDES: dict[str, tuple[tuple[Module, ...], tuple[int, int], bool]] = {
     "a half that does not fit": ((conv(3, 2, 1), conv(3, 2, 1)), (11, 11), False),
     "maximum, even": ((conv(3, 1, 1), of_escnn(enn.PointwiseMaxPool2D, 2)), (8, 8), True),
     "maximum, odd": ((conv(3, 1, 1), of_escnn(enn.PointwiseMaxPool2D, 2)), (9, 9), False),
-    "maximum, rounded up": ((of_escnn(enn.PointwiseMaxPool2D, 2, ceil_mode=True),), (9, 9), False),
     "maximum of 3, rounded up": ((of_escnn(enn.PointwiseMaxPool2D, 3, 2, 1, ceil_mode=True),), (9, 9), True),
-    "mean": ((of_escnn(enn.PointwiseAvgPool2D, 3, 2),), (9, 9), True),
     "blurred mean, odd": ((of_escnn(enn.PointwiseAvgPoolAntialiased2D, 0.66, 2),), (9, 9), True),
     "blurred maximum, odd": ((of_escnn(enn.PointwiseMaxPoolAntialiased2D, 3, 2, 1),), (9, 9), True),
     "blurred maximum, even": ((of_escnn(enn.PointwiseMaxPoolAntialiased2D, 3, 2, 1),), (8, 8), False),
@@ -123,16 +121,13 @@ def test_an_output_without_space_knows_of_strides_inside() -> None:
 @pytest.mark.parametrize(
     ("mode", "padding", "stride", "size", "pixels", "kind"),
     [
-        ("circular", 1, 1, 8, (3, 1), "exact"),
         ("circular", 1, 2, 8, (2, -4), "exact"),
         ("circular", 1, 2, 8, (2, 1), "strided"),
-        ("zeros", 1, 1, 8, (-3, 1), "exact"),
         ("zeros", 1, 2, 8, (2, 4), "exact"),
         ("zeros", 0, 1, 8, (3, -1), "exact"),
         ("zeros", 0, 2, 8, (0, 1), "strided"),
         ("circular", 1, 1, 5, (1, -2, 3), "exact"),
         ("zeros", 1, 1, (5, 6, 7), (-1, 2, 0), "exact"),
-        ("zeros", 0, 1, 6, (0, 0, 2), "exact"),
         ("zeros", 1, 2, 8, (2, 0, -2), "exact"),
         ("zeros", 1, 2, 8, (1, 0, 0), "strided"),
     ],
@@ -284,11 +279,9 @@ def test_exact_errors_are_those_of_transformations_written_out(
 
 def test_a_layer_inside_is_measured_as_the_network_up_to_it() -> None:
     whole = network("D4").double()
-    for name, length in (("3", 4), ("6", 7)):
-        inside = equivariance_error(whole, 8, layer=name)
-        up_to_it = equivariance_error(enn.SequentialModule(*list(whole)[:length]), 8)
-        assert inside.layer == name
-        assert inside.rows == up_to_it.rows
+    inside = equivariance_error(whole, 8, layer="3")
+    assert inside.layer == "3"
+    assert inside.rows == equivariance_error(enn.SequentialModule(*list(whole)[:4]), 8).rows
 
 
 def test_forms_of_input() -> None:
@@ -435,21 +428,16 @@ OF_LAYER = small.field_type("C4", "regular")
 DIFFERENT_SIZES = (drawn(1, 1, SIDE, SIDE), VECTOR(drawn(1, 2, 3, 3)))
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "input_size or data, one of them"),
-    ({"input_size": 5, "data": torch.zeros(1, 4, 5, 5)}, "one of them; got input_size=5"),
-    ({"data": torch.zeros(1, 4, 5, 5).long()}, "data must be a floating-point"),
     ({"data": torch.zeros(1, 3, 5, 5)}, r"data must be \(batch, 4, H, W\)"),
     ({"input_size": 5, "layer": "body"}, "layer must be .* got 'body'; there are"),
     ({"module": Plain, "input_size": 5, "layer": "unused"}, "layer: 'unused' is not called"),
     ({"module": Plain, "input_size": 5}, "out_type: the output is a plain"),
     ({"module": Pair(), "input_size": 5, "in_type": OF_LAYER}, "'' returns a tuple: pick a tensor of it by"),
-    ({"module": Table(), "input_size": 5, "in_type": OF_LAYER}, "'' returns a dict: pick a tensor of it by"),
     ({"input_size": 5, "output": lambda answer: ""}, "output: .* output gives a str$"),
     ({"input_size": 5, "elements": [small.gspace("C8").fibergroup.element(1)]}, "elements must be of C4"),
     ({"input_size": 5, "angles": [0.3]}, "fields of the input are of .* which holds no rotation 17.19°"),
-    ({"input_size": 5, "shifts": [1]}, "shifts must be pairs .* got 1"),
     ({"input_size": 5, "shifts": [(0, 5)]}, r"smaller than the image, \(5, 5\)"),
     ({"input_size": 5, "elements": ()}, "nothing to measure: .* angles or shifts"),
-    ({"module": Critic(), "data": (), "in_type": IMAGE}, "data must be a floating-point tensor.*, got tuple"),
     ({"module": Critic(), "data": (2.0, drawn(1, 1, 7, 7)), "in_type": IMAGE}, "data must be .*, got float"),
     (
         {"module": Critic(), "data": DIFFERENT_SIZES, "in_type": IMAGE},

@@ -7,43 +7,13 @@ import copy
 import pytest
 import small
 import torch
-from errors import BROKEN, ROUNDING, largest_error, reflections, relative_error, rotations, shift_error
-from group_average import subgroup_elements
+from errors import ROUNDING, largest_error
 from small import EVERY_KERNEL, TORUS, soft_layer
 from small_networks import Network, answer, features_of, left_alone
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 
 EVERYTHING = {"rotation": 0.2, "reflection": 0.5, "translation": 0.3}
-
-
-EXACT = {
-    ("rotation",): {"rotations"},
-    ("reflection",): {"f"},
-    ("translation",): {"shifts"},
-    ("rotation", "reflection"): {"rotations", "f", "reflections"},
-    ("rotation", "translation"): {"rotations", "shifts"},
-    (): {"rotations", "f", "reflections", "shifts"},
-}
-
-
-@EVERY_KERNEL
-@pytest.mark.parametrize("subgroups", EXACT, ids=str)
-def test_hardened_in_some_subgroups_is_equivariant_to_them_alone(subgroups: tuple[str, ...], soft_part: str) -> None:
-    arguments = {"relax": EVERYTHING, "soft_part": soft_part, "filter_frequency": 0.5, **TORUS}
-    soft = soft_layer("D4", "regular -> regular", **arguments).eval()
-    layer, features = harden_network(soft, subgroups), features_of(soft)
-    assert largest_error(soft, features) > BROKEN  # it is left as it is
-    flip = subgroup_elements(soft.in_type.gspace, ["reflection"])[1:]
-    errors = {
-        "rotations": largest_error(layer, features, rotations),
-        "f": largest_error(layer, features, lambda space: flip),
-        "reflections": largest_error(layer, features, reflections),
-        "shifts": shift_error(layer, features),
-    }
-    assert layer.softness(*subgroups).item() <= ROUNDING
-    for name, error in errors.items():
-        assert error <= ROUNDING if name in EXACT[subgroups] else error > BROKEN, (name, error)
 
 
 def test_network_with_gradients_modes_and_a_hardened_layer_is_left_as_it_was() -> None:
@@ -64,18 +34,6 @@ def test_network_with_gradients_modes_and_a_hardened_layer_is_left_as_it_was() -
 
 def layer_soft_in_everything(soft_part: str, **arguments: object) -> RelaxedR2Conv:
     return soft_layer("D4", "regular -> irreps", soft_part=soft_part, padding=1, **{"relax": EVERYTHING, **arguments})
-
-
-@torch.no_grad()
-def test_layer_that_is_hardened_in_turn_forgets_nothing_of_what_was_before() -> None:
-    """In evaluation, where it has remembered each of its filter banks."""
-    layer = soft_layer("D4", "regular -> regular", relax=EVERYTHING, **TORUS).eval()
-    for subgroups in (("rotation",), ("rotation", "reflection"), ("rotation", "reflection", "translation")):
-        at_once = harden_network(layer, subgroups)
-        layer.harden(subgroups[-1])
-        assert [layer.softness(name).item() <= ROUNDING for name in subgroups] == [True] * len(subgroups)
-        assert relative_error(answer(layer), answer(at_once)) <= ROUNDING
-        assert layer.hardened == subgroups
 
 
 def test_hardened_layer_is_the_layer_without_relaxation() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import matplotlib as mpl
@@ -145,9 +144,7 @@ def test_filters_are_those_of_the_bank_in_rows_with_the_group_below() -> None:
     assert directions == [(1, 0), (0, 1), (-1, 0), (0, -1)]
 
 
-@pytest.mark.parametrize(
-    ("size", "stride", "padding", "dilation"), [((9, 8), 1, 1, 1), ((18, 17), 2, 0, 1), ((13, 12), 1, 0, 2)]
-)
+@pytest.mark.parametrize(("size", "stride", "padding", "dilation"), [((18, 17), 2, 1, 1), ((13, 12), 1, 0, 2)])
 def test_filters_over_positions_are_what_the_layer_multiplies_with(
     size: tuple[int, int], stride: int, padding: int, dilation: int
 ) -> None:
@@ -248,41 +245,21 @@ def test_bars_of_several_profiles_are_below_each_other_and_names_do_not_meet() -
 
 
 SHIFTS = RobustnessReport(0.9, 100, (turned(0, 0.5, subgroup="translation"),))
-
-
-OF_SYMMETRY: list[tuple[Callable[[], object], str]] = [
-    (lambda: plots.plot_symmetry_profile(SymmetryProfile(())), "whose layers know the same elements"),
-    (lambda: plots.plot_symmetry_profile({"a": 1}), "profiles: 'a' must be of symmetry_profile"),
-    (lambda: plots.plot_symmetry_profile({}), "profiles must have one"),
-    (lambda: plots.plot_robustness(SHIFTS), "has no rotation or reflection"),
-    (lambda: plots.plot_robustness({"a": PROFILE}), "reports: 'a' must be of robustness_report"),
-]
-
-
 BAD: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
-    (plots.plot_evidence, ([96.0],), "rows must be the table of SoftnessEvidence"),
-    (plots.plot_softness, (torch.nn.Sequential(),), "network has no relaxed layer"),
     (plots.plot_domain_frequency, ({"softness/first": [(0, 0.1)]},), "history must have tags domain_frequency"),
     (plots.plot_equivariance_error, (report(range(90, 180, 90), "translation"),), "no rotation or reflection"),
     (plots.plot_filters_over_rotations, (layer("SO(2)", "trivial -> irreps"),), "out_field must be a regular field"),
     (plots.plot_filters_over_rotations, (layer("C4", "irreps -> two regular"), 0, 1), "in_field must be a trivial or"),
-    (
-        plots.plot_filters_over_rotations,
-        (layer("C4", "trivial -> regular"), 1),
-        "out_field must be below 1, the",
-    ),
-    (plots.plot_filters_over_rotations, ({},), "layers must have one to draw"),
+    (plots.plot_filters_over_rotations, (layer("C4", "trivial -> regular"), 1), "out_field must be below 1, the"),
     (plots.plot_filter_over_positions, (soft_regular_layer(), 5, 4), "out_channel must be below 4"),
-    (plots.plot_filter_over_positions, (soft_regular_layer(), 2), "size must be at least 3"),
     (plots.plot_filters_over_rotations, (small.volume_layer(CUBE),), "layers must be RelaxedR2Conv.*got RelaxedR3Conv"),
+    (plots.plot_symmetry_profile, (SymmetryProfile(()),), "whose layers know the same elements"),
+    (plots.plot_robustness, (SHIFTS,), "has no rotation or reflection"),
+    (plots.plot_robustness, ({"a": PROFILE},), "reports: 'a' must be of robustness_report"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("draw", "message"),
-    [*((partial(draw, *arguments), message) for draw, arguments, message in BAD), *OF_SYMMETRY],
-    ids=[message for *_, message in (*BAD, *OF_SYMMETRY)],
-)
-def test_what_cannot_be_drawn_is_refused(draw: Callable[[], object], message: str) -> None:
+@pytest.mark.parametrize(("draw", "arguments", "message"), BAD, ids=[message for *_, message in BAD])
+def test_what_cannot_be_drawn_is_refused(draw: Callable[..., object], arguments: tuple, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        draw()
+        draw(*arguments)

@@ -17,7 +17,7 @@ from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType
 from evidence_networks import Classifier, entries, images
-from small import TORUS, build, soft_layer
+from small import build, soft_layer
 from torch import Tensor, nn
 
 from escnn_relaxed import (
@@ -27,13 +27,12 @@ from escnn_relaxed import (
     RelaxedR2ConvTransposed,
     RelaxedR3Conv,
     SoftnessEvidence,
-    equivariance_error,
     relax_network,
 )
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Conv
 from escnn_relaxed.kernel import Kernel
 from escnn_relaxed.learning.posterior import Learned, posterior_draws
-from escnn_relaxed.measure import SymmetryProfile, symmetry_profile
+from escnn_relaxed.measure import symmetry_profile
 from escnn_relaxed.measure.isometry import turn_or_flip
 
 # Weights that training leaves at 0 by symmetry move by rounding alone, which Adam scales up to about 1e-9 a step.
@@ -115,8 +114,6 @@ def test_elements_of_space_stand_by_their_axes() -> None:
 @pytest.mark.parametrize(
     ("space", "pair"),
     [
-        ("C4", "regular -> irreps"),
-        ("D4", "trivial -> regular"),
         ("D4", "regular -> trivial"),
         ("D4 axis 45°", "quotient -> regular"),
         ("flip", "regular -> irreps"),
@@ -140,13 +137,6 @@ def test_mean_square_over_the_group_is_twice_the_softness(space: str, pair: str)
     rows = symmetry_profile(layer).rows
     mean = sum(row.error**2 for row in rows) / (len(rows) + 1)
     assert mean == pytest.approx(2 * layer.softness().item(), rel=1e-6)  # escnn's matrices
-
-
-def test_profile_is_the_error_on_white_noise() -> None:
-    layer = soft_layer("D4", "trivial -> two regular", bias=False, **TORUS)
-    measured = {row.name: row.error for row in equivariance_error(layer, 16).exact}
-    for row in symmetry_profile(layer).rows:
-        assert row.error == pytest.approx(measured[row.name], rel=0.05)  # 4,000 values for each of 9 taps
 
 
 def test_soft_translation_leaves_the_elements_of_the_group_as_they_are() -> None:
@@ -221,74 +211,6 @@ def test_network_has_the_layer_that_is_moved_most_and_elements_that_all_layers_k
     assert [(row.name, row.layer) for row in profile.network] == [(f"rotation {n}°", "1") for n in (90, 180, 270)]
 
 
-class Chain(nn.Module):
-    """Layers from plain images to plain images."""
-
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, images: Tensor) -> Tensor:
-        result: Tensor = self.layers(self.layers[0].in_type(images)).tensor
-        return result
-
-
-def trained(network: nn.Module, images: Tensor, target: Tensor, least: float) -> SymmetryProfile:
-    """Fit a network, and return its profile; the error must fall to a part of that of the start."""
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.03)
-    losses = []
-    for _ in range(300):
-        loss = (network(images) - target).square().mean()
-        losses.append(loss.item())
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    assert losses[-1] < least * losses[0]
-    return symmetry_profile(network)
-
-
-def softened(layer: nn.Module, **softening: object) -> nn.Module:
-    """A strict layer that may become soft, and is not yet: then training breaks no more than the data."""
-    return relax_network(layer.double(), **softening)
-
-
-def square_images(count: int) -> Tensor:
-    return torch.randn(count, 1, 7, 7, dtype=torch.float64)
-
-
-def by_kernel(images: Tensor, kernel: Sequence[Sequence[float]]) -> Tensor:
-    """Images after a convolution on the torus."""
-    weight = torch.tensor(kernel, dtype=torch.float64)[None, None]
-    return nn.functional.conv2d(nn.functional.pad(images, [1] * 4, mode="circular"), weight)
-
-
-IMAGE = gspaces.flipRot2dOnR2(4).type(gspaces.flipRot2dOnR2(4).trivial_repr)
-ON_TORUS = {"padding": 1, "padding_mode": "circular", "bias": False}
-
-
-def test_wind_along_x_keeps_one_mirror_alone() -> None:
-    """A puff is carried to the right and spreads; the images are there with their mirror images."""
-    images = square_images(16)
-    images = torch.cat([images, images.flip(2)])
-    wind = by_kernel(images, [[0.05, 0.05, 0.0], [0.4, 0.35, 0.05], [0.05, 0.05, 0.0]])
-    layer = softened(RelaxedR2Conv(IMAGE, IMAGE, 3, relax=None, **ON_TORUS))
-    found = trained(Chain(layer), images, wind, 0.2)
-    assert found.kept(TRAINED) == ("reflection along y",)
-    assert min(row.error for row in found.network if row.name != "reflection along y") > 0.1
-
-
-@pytest.mark.parametrize("keep", ["C2", None])
-def test_stretching_keeps_half_turns_and_both_mirrors_where_the_layer_keeps_half_turns(keep: str | None) -> None:
-    """The functions of a default layer are odd under a half turn, or reflect: it can but be strict."""
-    images = square_images(8)
-    images = torch.cat([images, images.flip(2), images.flip(3), images.flip(2, 3)])
-    stretched = by_kernel(images, [[0.0, 0.05, 0.0], [0.3, 0.3, 0.3], [0.0, 0.05, 0.0]])
-    layer = softened(RelaxedR2Conv(IMAGE, IMAGE, 3, relax=None, **ON_TORUS), **({"keep": keep} if keep else {}))
-    kept = trained(Chain(layer), images, stretched, 0.2 if keep else 1.0).kept(TRAINED)
-    assert len(kept) == (3 if keep else 7)
-    assert {"rotation 180°", "reflection along x", "reflection along y"} <= set(kept)
-
-
 def perovskite(displacement: float) -> Tensor:
     """BaTiO₃ in a cell of 5³ voxels: Ba at corners, Ti in the centre or moved along z, O on faces; (1, 3, 5, 5, 5)."""
     cell = torch.zeros(1, 3, 5, 5, 5, dtype=torch.float64)
@@ -302,17 +224,24 @@ def perovskite(displacement: float) -> Tensor:
     return cell
 
 
-@pytest.mark.parametrize("name", ["octahedral", "full octahedral"])
-def test_titanium_that_is_displaced_along_z_keeps_the_symmetries_of_its_axis(name: str) -> None:
-    """C4v, the eight elements of the 48 that leave the tetragonal cell as it is, or the four that are rotations."""
-    space = gspaces.octaOnR3() if name == "octahedral" else gspaces.fullOctaOnR3()
+def test_titanium_that_is_displaced_along_z_keeps_the_symmetries_of_its_axis() -> None:
+    """C4v, eight elements of the 48: a strict layer that may become soft breaks no more in training than the data."""
+    space = gspaces.fullOctaOnR3()
     species = FieldType(space, [space.trivial_repr] * 3)
     cubic, tetragonal = perovskite(0.0), perovskite(0.4)
-    layer = softened(RelaxedR3Conv(species, species, 3, padding=1, bias=False, relax=None))
-    found = trained(Chain(layer), cubic, tetragonal, 0.2)
+    layer = relax_network(RelaxedR3Conv(species, species, 3, padding=1, bias=False, relax=None).double())
+    optimiser, losses = torch.optim.Adam(layer.parameters(), lr=0.03), []
+    for _ in range(100):
+        loss = (layer(species(cubic)).tensor - tetragonal).square().mean()
+        losses.append(loss.item())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert losses[-1] < 0.2 * losses[0]
+    found = symmetry_profile(layer)
     kept = set(found.kept(TRAINED))
     assert kept == {row.name for row in found.network if keeps(tetragonal, species, row.name)}
-    assert len(kept) == (3 if name == "octahedral" else 7)
+    assert len(kept) == 7
     assert min(row.error for row in found.network if row.name not in kept) > BROKEN
 
 
