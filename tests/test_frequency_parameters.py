@@ -124,18 +124,6 @@ def test_layers_share_the_mean_of_what_they_had_in_common() -> None:
     assert len(frequencies_of(network)) == 2
 
 
-def test_gradient_of_a_shared_frequency_is_the_sum_of_the_layers() -> None:
-    network = learning({"rotation": 0.2}, {"rotation": 0.2})
-    answer(network).square().sum().backward()
-    apart = [value.grad for value in frequencies_of(network)]
-    network.zero_grad()
-    share_domain_frequency(network)
-    answer(network).square().sum().backward()
-    (shared,) = frequencies_of(network)
-    assert torch.allclose(shared.grad, sum(apart), rtol=1e-10)  # float64
-    assert all(gradient.abs().item() > 1e-6 for gradient in apart)
-
-
 def test_copies_share_too_and_not_with_the_original() -> None:
     network = learning(BOTH, BOTH).float()
     share_domain_frequency(network)
@@ -166,26 +154,6 @@ def test_state_dicts_have_the_keys_of_before_and_load() -> None:
 
 def values(frequency: DomainFrequency) -> dict[str, list[float]]:
     return {name: value.tolist() for name, value in frequency.values().items()}
-
-
-def test_kernel_may_vary_where_a_frequency_is_learned_or_not_0() -> None:
-    fixed, learned = (DomainFrequency({"rotation": 0.0, "reflection": 0.5}, learn) for learn in (False, True))
-    assert not fixed.may_vary("rotation")
-    assert fixed.may_vary("reflection")
-    assert fixed.may_vary("rotation", "reflection")
-    assert fixed.may_vary()
-    assert learned.may_vary("rotation")
-    assert not learned.may_vary("translation")
-    assert DomainFrequency({"translation": (0.0, 0.5)}).may_vary("translation")
-
-
-@pytest.mark.usefixtures("warnings_not_yet_given")
-def test_sign_of_a_frequency_does_not_make_it_resolved() -> None:
-    frequency = DomainFrequency({"rotation": 0.1})
-    frequency.limits["rotation"] = (0.3, "of the samples")
-    frequency.set(rotation=-0.3)
-    with pytest.warns(UserWarning, match=r"frequency 0.5 of rotation is above 0.3 \(of the samples\)"):
-        frequency.set(rotation=-0.5)
 
 
 @pytest.mark.whole

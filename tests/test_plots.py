@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -227,21 +226,6 @@ def test_elements_have_bars_beside_their_names() -> None:
     assert errors == [pytest.approx(np.array(ends)) for ends in ([[0.3, 0], [0.5, 0]], [[0, 2], [0.25, 2]])]
     (legend,) = axes.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["broken", "kept"]
-
-
-def test_bars_of_several_profiles_are_below_each_other_and_names_do_not_meet() -> None:
-    names = [f"rotation 120° about (1, −1, {number})" for number in range(23)]
-    rows = tuple(ProfileRow("conv", name, "rotation", 1.0, 0.1 + number) for number, name in enumerate(names))
-    profiles = {label: SymmetryProfile(rows) for label in ("one", "two", "three")}
-    axes = plots.plot_symmetry_profile({**profiles, "other": SymmetryProfile(rows[:1])})
-    ends = sorted((bar.get_y(), bar.get_y() + bar.get_height()) for bar in axes.patches)
-    assert len(ends) == 3 * 23 + 1
-    assert all(first[1] <= second[0] + 1e-9 for first, second in itertools.pairwise(ends))
-    assert len({bar.get_facecolor() for bar in axes.patches}) == 4
-    axes.figure.canvas.draw()
-    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
-    assert all(upper.y0 > lower.y1 for upper, lower in itertools.pairwise(boxes))
-    assert min(box.x0 for box in boxes) >= 0
 
 
 SHIFTS = RobustnessReport(0.9, 100, (turned(0, 0.5, subgroup="translation"),))

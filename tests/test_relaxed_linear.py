@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from escnn_relaxed import ContinuousKernel, RelaxedLinear, harden_network
 
 GROUPS: dict[str, Callable[[], Group]] = {
-    "C1": lambda: group.cyclic_group(1),
     "C2": lambda: group.cyclic_group(2),
     "C4": lambda: group.cyclic_group(4),
     "C8": lambda: group.cyclic_group(8),
@@ -38,9 +37,7 @@ GROUPS: dict[str, Callable[[], Group]] = {
 SOFT = {
     "C2": ("rotation",),
     "C4": ("rotation",),
-    "C8": ("rotation",),
     "D4": ("rotation", "reflection"),
-    "D6": ("rotation", "reflection"),
     "octahedral": ("rotation",),
 }
 # Groups of which one irrep alone, or all, keeps a layer strict.

@@ -251,7 +251,7 @@ def test_network_that_does_not_use_its_layers_is_refused() -> None:
 
 @pytest.mark.parametrize("name", drop_in_networks.NETWORKS)
 def test_networks_that_know_nothing_of_it_are_taken_apart(name: str) -> None:
-    """Strides, skips, transposed convolutions, cells that are called again and again, gates, quotient fields."""
+    """Strides, skips, transposed convolutions, gates, induced fields."""
     network = drop_in_networks.NETWORKS[name][0](
         partial(RelaxedR2Conv, initial_softness=0.1), partial(RelaxedR2ConvTransposed, initial_softness=0.1)
     )

@@ -231,13 +231,3 @@ def test_part_of_a_state_and_one_of_r2conv_leave_a_hardened_layer_hardened() -> 
     assert layer.hardened
     layer.load_state_dict(built().state_dict())
     assert not layer.hardened
-
-
-def test_samples_mean_nothing_to_a_finite_group() -> None:
-    """A state loads into a layer with another number of them."""
-    first, second = (
-        RelaxedR2Conv(*small.types("C4", "trivial -> regular"), 3, relax="rotation", samples=samples)
-        for samples in (8, 16)
-    )
-    second.load_state_dict(first.state_dict())
-    assert torch.equal(first.filter_bank(), second.filter_bank())

@@ -9,7 +9,7 @@ import pytest
 import reference_kappas
 import small
 import torch
-from errors import FEW_TERMS, ROUNDING, SINGLE, SINGLE_REORDERED, largest_error, relative_error
+from errors import FEW_TERMS, ROUNDING, SINGLE_REORDERED, largest_error
 from escnn import gspaces
 from escnn.nn import FieldType, R2Conv
 from group_average import energy, kernel_of, mean_over
@@ -27,17 +27,6 @@ MANY_KINDS = "regular + irreps -> irreps + regular + quotient"
 
 def counted(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-@pytest.mark.usefixtures("float64_default")
-def test_number_of_weights_depends_on_nothing_but_the_types() -> None:
-    """Neither on ω′, nor on the seed, nor on the default dtype."""
-    types = small.types("D4", MANY_KINDS)
-    wanted = counted(RelaxedR2Conv(*types, 3))
-    torch.set_default_dtype(torch.float32)
-    for seed, frequency in enumerate((0.0, 1e-6, 0.25, 1.0, 100.0)):
-        torch.manual_seed(seed)
-        assert counted(RelaxedR2Conv(*types, 3, relax={"rotation": frequency, "reflection": frequency})) == wanted
 
 
 def functions_of(layer: Layer) -> list[list[reference_kappas.Function]]:
@@ -170,10 +159,12 @@ def test_strict_part_starts_as_r2conv_does(space: str) -> None:
     assert torch.equal(RelaxedR2Conv(*types, 5, relax=relax).weights, expected)
 
 
-@pytest.mark.parametrize("softness", [0.001, 0.1, 0.9])
 @pytest.mark.parametrize(
-    ("space", "pair", "translation"),
-    [*((*case, {}) for case in CASES), ("C4", "regular -> irreps", {"translation": 0.3})],
+    ("space", "pair", "translation", "softness"),
+    [
+        *((*case, {}, (0.001, 0.1, 0.9)[number % 3]) for number, case in enumerate(CASES)),
+        ("C4", "regular -> irreps", {"translation": 0.3}, 0.1),
+    ],
 )
 def test_layer_starts_exactly_as_soft_as_asked(space: str, pair: str, translation: dict, softness: float) -> None:
     relax = {**small.subgroups(space, 0.25), **translation}
@@ -202,7 +193,7 @@ def test_continuous_layer_starts_as_soft_as_asked_within_the_scatter_of_its_draw
 @pytest.mark.filterwarnings("ignore:relax. the layer from .* cannot be soft")
 @EVERY_KERNEL
 @pytest.mark.parametrize(
-    ("space", "pair", "kernel_size"), [*((*CASES[0], size) for size in (1, 2, 5)), *((*case, 1) for case in CASES[1:])]
+    ("space", "pair", "kernel_size"), [(*CASES[0], 2), (*CASES[0], 5), *((*case, 1) for case in CASES[1::2])]
 )
 def test_layer_in_float32_is_equivariant_to_float32_rounding_at_zero(
     space: str, pair: str, kernel_size: int, soft_part: str
@@ -213,31 +204,6 @@ def test_layer_in_float32_is_equivariant_to_float32_rounding_at_zero(
     layer.set_domain_frequency(**small.subgroups(space, 0.0))
     # Rounding is 1e-7; sums of some hundred terms of both signs lose a digit or two.
     assert largest_error(layer, small.random_input(layer.in_type, 7, 7, dtype=torch.float32)) <= SINGLE_REORDERED
-
-
-@EVERY_KERNEL
-def test_start_follows_the_seed_and_shapes_do_not(soft_part: str) -> None:
-    states = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        types = small.types("D4", "regular + irreps -> irreps + regular")
-        states.append(RelaxedR2Conv(*types, 5, relax={"rotation": 0.2}, **options_of(soft_part)).state_dict())
-    first, again, other = states
-    assert all(torch.equal(value, again[name]) for name, value in first.items())
-    assert any(not torch.allclose(value, other[name]) for name, value in first.items())
-    assert {name: value.shape for name, value in first.items()} == {name: of.shape for name, of in other.items()}
-
-
-@pytest.mark.parametrize("relax", [("rotation",), ("rotation", "translation")], ids=" + ".join)
-def test_continuous_layer_starts_alike_at_frequency_0(relax: tuple[str, ...]) -> None:
-    layers = []
-    for start in (0.0, 0.25):
-        torch.manual_seed(0)
-        options = {"relax": dict.fromkeys(relax, start), **options_of("continuous", hidden_size=6)}
-        layers.append(RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3, **options).double())
-    layers[0].set_domain_frequency(**dict.fromkeys(relax, 0.25))
-    banks = [layer.filter_banks(3) if "translation" in relax else layer.filter_bank() for layer in layers]
-    assert relative_error(*(of.detach() for of in banks)) <= SINGLE
 
 
 @EVERY_KERNEL
