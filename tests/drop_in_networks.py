@@ -3,8 +3,6 @@
 Together they have strides, transposed convolutions, poolings, skips, induced and disentangled fields, gates and norms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

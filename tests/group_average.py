@@ -3,8 +3,6 @@
 Nothing here knows how a layer makes its kernel. Elements must map the grid of taps to itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

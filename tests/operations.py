@@ -1,7 +1,5 @@
 """Counts of the operations of a call that are not views, each a launch on a GPU, and of its waits for a device."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

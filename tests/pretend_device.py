@@ -9,8 +9,6 @@ that, raises torch's error where a call mixes the two, and counts the calls that
 does not see what torch calls inside of one function, as in a backward pass.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator

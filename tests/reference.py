@@ -9,8 +9,6 @@ It loops over pixels, taps and group elements of the plane and of space, with es
 the layer it takes the place of the convolution and the bias; κ is given, see ``reference_kappas``.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 

@@ -4,8 +4,6 @@ An element is r fˢ: f is the inversion of space where the group has it, else th
 plane the coordinates of r are those of the point (cos θ, sin θ), in space the nine numbers of its matrix over √2.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -4,8 +4,6 @@ Of a tied layer it takes ω′, its strict kernel and its soft weights; of a con
 function of two points, and the output weights of each pair of fields.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -3,8 +3,6 @@
 A layer is built as a user builds it where a test names no form of the kernel.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar

@@ -3,8 +3,6 @@
 ``FORMS`` are those of ``RelaxedR2Conv``; ``ALL`` has the other ways, transposed layers, volumes and linear maps too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

@@ -3,8 +3,6 @@
 A layer is built at the ω′ at which weights of a modulation have their units, and set to others.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Bad arguments: the right error, which names the argument, the value and what would be right; and warnings."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from fractions import Fraction

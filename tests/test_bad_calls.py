@@ -1,7 +1,5 @@
 """Bad calls of everything public: each works, or says which argument is wrong."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import random

@@ -3,8 +3,6 @@
 What they share with every other layer is in ``test_every_form`` and ``test_softness``.
 """
 
-from __future__ import annotations
-
 import copy
 
 import pytest

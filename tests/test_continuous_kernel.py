@@ -1,7 +1,5 @@
 """The paper's form, one continuous kernel: its strict part, its limits, its start, and its states."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

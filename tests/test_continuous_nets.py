@@ -1,7 +1,5 @@
 """The nets of a continuous kernel, by the paper's formulas, and the units in which their output weights are trained."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

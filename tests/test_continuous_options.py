@@ -1,7 +1,5 @@
 """The options of the continuous kernel: their defaults. Bad ones are in ``test_bad_calls``."""
 
-from __future__ import annotations
-
 import pytest
 
 from escnn_relaxed import ContinuousKernel

@@ -3,8 +3,6 @@
 Networks with a forward of their own are in ``test_drop_in_networks``.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import re

@@ -1,7 +1,5 @@
 """DistributedDataParallel: two processes train to the parameters of one that sees both their batches."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pages: their Python runs, their links lead somewhere, what they name is there, numbers are those of the logs."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os

@@ -1,7 +1,5 @@
 """Code written for `R2Conv` runs with `RelaxedR2Conv`."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

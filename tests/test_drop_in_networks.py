@@ -1,7 +1,5 @@
 """Two networks, swapped by name: trained, relaxed, hardened, traced, exported, saved."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import io

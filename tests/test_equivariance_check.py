@@ -1,7 +1,5 @@
 """``check_equivariance``: strict layers pass where ``R2Conv`` does, broken ones fail, soft ones are checked in part."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from typing import Any

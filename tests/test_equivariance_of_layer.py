@@ -1,7 +1,5 @@
 """Strict layers are equivariant to rounding, soft translation about the centre of an image, and ω′ does the rest."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Equal weights are equal filters in every process, whatever escnn's caches hold and in any order of building."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

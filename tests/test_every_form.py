@@ -4,8 +4,6 @@ State in both modes, copies, equivariance, the strict part and softness, hardeni
 ``test_never_stale`` is a part of it.
 """
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 
@@ -258,7 +256,7 @@ def test_exported_layer_can_be_trained_and_saved(form: str) -> None:
     assert torch.equal(other(features), exported(features))
 
 
-# --- hardened layers of all subgroups together ---------------------------------------------------------------------------
+# --- hardened layers of all subgroups together ------------------------------------------------------------------------
 
 
 EVERYTHING = {"rotation": 0.2, "reflection": 0.5, "translation": 0.3}

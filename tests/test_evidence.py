@@ -1,7 +1,5 @@
 """Softness by the evidence of the data, against Bayesian linear regression and loops; likelihoods, and training."""
 
-from __future__ import annotations
-
 import copy
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What hardening by the evidence makes strict, in which order, and what it keeps; tables of both."""
 
-from __future__ import annotations
-
 import html
 import json
 import math

@@ -1,7 +1,5 @@
 """Scripts and networks to copy, the sweep over ω′, and what the sdist takes."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import runpy

@@ -1,7 +1,5 @@
 """The command line and the rows: what they hold and pass on, and errors in a line."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

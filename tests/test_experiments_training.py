@@ -1,7 +1,5 @@
 """A run on digits: killed in an epoch, or with a damaged checkpoint, it goes on as if nothing had been."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

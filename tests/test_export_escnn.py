@@ -1,7 +1,5 @@
 """escnn's own modules exported: same numbers and dtype, memory of their own, in ONNX, and no need of escnn."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

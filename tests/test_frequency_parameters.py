@@ -1,7 +1,5 @@
 """The ω′ of a kernel: the penalty on it, its group of parameters, one ω′ for layers or both axes, its state."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

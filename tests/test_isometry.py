@@ -1,7 +1,5 @@
 """Isometries by their angles and names, and feature maps that they carry: rolls, escnn's axes, closed forms."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

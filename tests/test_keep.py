@@ -1,7 +1,5 @@
 """``keep``: layers that are soft, and exactly equivariant to a subgroup all the same (the mean over its cosets)."""
 
-from __future__ import annotations
-
 import pytest
 import small
 import torch

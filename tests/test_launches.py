@@ -1,7 +1,5 @@
 """Few operations and no waiting in a step: on a GPU small layers take the time of their launches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

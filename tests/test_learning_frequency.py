@@ -1,7 +1,5 @@
 """The grounds of learning ω′: a task pulls it up, also from 0, and the penalty down."""
 
-from __future__ import annotations
-
 import pytest
 import small
 import torch

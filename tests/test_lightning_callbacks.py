@@ -1,7 +1,5 @@
 """The Lightning callbacks: what is logged is what the layers say, and how soft is learned as in a plain loop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

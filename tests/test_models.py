@@ -1,7 +1,5 @@
 """The paper's network: its published parameter counts, its architecture written out, its symmetries, its export."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from errors import ROUNDING, largest_error, relative_error

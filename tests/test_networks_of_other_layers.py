@@ -1,7 +1,5 @@
 """Networks of volumes and linear maps: relaxed, hardened, back in escnn, exported, measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

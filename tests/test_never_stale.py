@@ -1,7 +1,5 @@
 """Filter banks are kept in evaluation and never stale, in training neither; a part of the battery of every form."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import math

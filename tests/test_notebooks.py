@@ -1,7 +1,5 @@
 """The notebooks of examples/notebooks are the tutorials as they are now, with outputs, and run by themselves."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pictures hold the numbers, the kernels, the softness, the profiles and the accuracies that they are given."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

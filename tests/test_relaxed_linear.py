@@ -1,7 +1,5 @@
 """``RelaxedLinear`` beside escnn's ``Linear``, beside explicit means over its group, and in networks."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """RelaxedR2Conv and RelaxedR2ConvTransposed in the place of escnn's layers, and what is their own."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """RelaxedR3Conv: exact where it is strict, as soft as it says, and exact for what it keeps and nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

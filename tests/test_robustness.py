@@ -1,7 +1,5 @@
 """Accuracy after transformations, on classifiers whose classes are known under every one, and on counts written out."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Gradients of soft weights input by input, against a loop through the whole network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial

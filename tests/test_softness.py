@@ -3,8 +3,6 @@
 What hardened layers keep exact off the grid, and finite numbers, are below.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 

@@ -3,8 +3,6 @@
 Both are exact on a torus of every size.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a state says when it does not fit, what it holds of itself, and pickles; the rest is in the small."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

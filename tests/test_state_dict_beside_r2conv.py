@@ -1,7 +1,5 @@
 """States of R2Conv load, in its basis and in others; nothing is shared between layers; and what R2Conv itself does."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The strict part in R2Conv's basis: weight for weight R2Conv, exact on the grid, and of its own in every layer."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

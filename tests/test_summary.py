@@ -1,7 +1,5 @@
 """The table of a network's layers, and what is logged of them, say what the layers say."""
 
-from __future__ import annotations
-
 import pytest
 import small
 import torch

@@ -1,7 +1,5 @@
 """Profiles: against kernels moved tap by tap, errors on white noise, and symmetries that are known beforehand."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

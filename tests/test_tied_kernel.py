@@ -3,8 +3,6 @@
 Its values are in ``test_against_loops``. The start of every layer is here too: as soft as asked for.
 """
 
-from __future__ import annotations
-
 import pytest
 import reference_kappas
 import small

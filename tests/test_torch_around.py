@@ -1,7 +1,5 @@
 """PyTorch around a layer: memory formats, derivatives of all kinds, parametrizations, devices."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
