@@ -26,7 +26,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
 # Files whose tests are of what stands around the package.
-TOOLS = (*("test_benchmark", "test_experiments"), *("test_docs", "test_notebooks"), "test_examples")
+TOOLS = (*("test_benchmark", "test_experiments"), *("test_docs", "test_notebooks", "test_site"), "test_examples")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -96,7 +96,7 @@ def test_directions_of_equal_energy_do_not_depend_on_rounding() -> None:
         assert (found - other).abs().max() <= 1e-10  # the noise, over the gap between energies
 
 
-@pytest.mark.parametrize("kernel_size", [3, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 4, 5))])
+@pytest.mark.parametrize("kernel_size", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_no_direction_lies_so_near_the_threshold_that_rounding_decides(
     kernel_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

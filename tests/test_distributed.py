@@ -21,8 +21,6 @@ from escnn_relaxed import RelaxedR2Conv
 # Forms whose soft part does nothing for a while, beside those of :mod:`forms`.
 IDLE: dict[str, Callable[[RelaxedR2Conv], None]] = {
     "soft, at zero": lambda layer: layer.set_domain_frequency(rotation=0.0),
-    "soft in translation, at zero": lambda layer: layer.set_domain_frequency(translation=0.0),
-    "soft, hardened": RelaxedR2Conv.harden,
     "learned, hardened": RelaxedR2Conv.harden,
 }
 FORMS = ("R2Conv", "of volumes", "learned", "soft in translation, continuous", "learned in translation", *IDLE)

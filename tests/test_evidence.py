@@ -60,8 +60,9 @@ class Regression:
     def at_the_fixed_point(self) -> tuple[Tensor, Tensor, float]:
         """δ of each group, α and the noise that do not change by another step."""
         delta, noise = torch.ones(len(self.groups), dtype=torch.float64), 0.1
-        rest = self.targets - self.offset
-        for _ in range(20_000):
+        rest, before = self.targets - self.offset, 0 * delta
+        while (delta - before).norm() > 1e-15 * delta.norm():
+            before = delta
             covariance = self.posterior(delta, noise)
             alpha = covariance @ self.design.mT @ rest / noise
             gamma = self.determined(delta, noise)

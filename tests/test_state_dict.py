@@ -173,35 +173,27 @@ def test_representation_whose_name_the_group_knows_with_another_basis_is_unpickl
     assert np.array_equal(found.change_of_basis_inv, known.change_of_basis_inv)
 
 
-# A layer of each continuous group at the least frequency, and the numbers of irreps before and after it is copied.
+# A layer of each continuous group at the least frequency, and whether it, its copies and its states add irreps.
 _COUNTS = """
-import copy, pickle, sys
+import copy, pickle
 from escnn import gspaces, nn
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, relax_network
-build, kind, conv = {
-    "SO(2)": (gspaces.rot2dOnR2, RelaxedR2Conv, nn.R2Conv),
-    "O(2)": (gspaces.flipRot2dOnR2, RelaxedR2Conv, nn.R2Conv),
-    "SO(3)": (gspaces.rot3dOnR3, RelaxedR3Conv, nn.R3Conv),
-}[sys.argv[1]]
-gspace = build(maximum_frequency=1)
-fields = nn.FieldType(gspace, gspace.irreps)
-strict = conv(fields, fields, 3)  # escnn adds those of its products
-before = len(gspace.irreps)
-layers = nn.SequentialModule(kind(fields, fields, 3), strict)
-network = relax_network(layers)
-pickle.loads(pickle.dumps(copy.deepcopy(network)))
-network.state_dict()
-print(before, len(gspace.irreps))
+plane, space = (RelaxedR2Conv, nn.R2Conv), (RelaxedR3Conv, nn.R3Conv)
+for build, (kind, conv) in ((gspaces.rot2dOnR2, plane), (gspaces.flipRot2dOnR2, plane), (gspaces.rot3dOnR3, space)):
+    gspace = build(maximum_frequency=1)
+    fields = nn.FieldType(gspace, gspace.irreps)
+    strict = conv(fields, fields, 3)  # escnn adds those of its products
+    before = len(gspace.irreps)
+    network = relax_network(nn.SequentialModule(kind(fields, fields, 3), strict))
+    pickle.loads(pickle.dumps(copy.deepcopy(network))).state_dict()
+    assert len(gspace.irreps) == before, gspace
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", ["SO(2)", "O(2)", "SO(3)"])
-def test_layers_copies_and_pickles_add_no_irreps_to_a_group(group: str) -> None:
+def test_layers_copies_and_pickles_add_no_irreps_to_a_group() -> None:
     """In a process of its own, since groups are for ever."""
-    command = [sys.executable, "-W", "ignore", "-c", _COUNTS, group]
-    before, after = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
-    assert before == after
+    subprocess.run([sys.executable, "-W", "ignore", "-c", _COUNTS], check=True, cwd=ROOT)
 
 
 def _answer_of_another_process(pickled: bytes) -> bytes:
