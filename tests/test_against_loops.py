@@ -250,9 +250,6 @@ def test_gradients_equal_those_of_the_loops(space: str, pair: str, kind: str, so
         assert relative_error(found, expected) <= ROUNDING, name
 
 
-# --- volumes ----------------------------------------------------------------------------------------------------------
-
-
 def volumes_and_loops(
     fields: FieldType,
     keep: object = None,
@@ -363,9 +360,6 @@ def test_layer_of_volumes_that_keeps_a_group_equals_the_loops(case: str) -> None
     layer, oracle = volumes_and_loops(fields, keep, **elements)
     with torch.no_grad():
         assert relative_error(layer.filter_bank().flatten(2), oracle.filter_bank()) <= ROUNDING
-
-
-# --- the comparison can fail ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("soft_part", SOFT_PARTS)

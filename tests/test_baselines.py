@@ -284,15 +284,6 @@ def test_kernel_is_one_of_relaxed_r2conv_too() -> None:
         RelaxedR3Conv(scalars, scalars, 3, kernel=ResidualKernel)
 
 
-@pytest.mark.parametrize("coordinates", ["circle", "log"])
-def test_strict_kernel_is_that_of_a_strict_layer_of_the_same_options(coordinates: str) -> None:
-    types, kernel = small.types("C8", REGULAR), ContinuousKernel(rotation_coordinates=coordinates)
-    torch.manual_seed(1)
-    layer = PartialR2Conv(*types, 3, relax={"rotation": 0.0}, kernel=kernel)
-    torch.manual_seed(1)
-    assert torch.equal(layer.filter_bank(), RelaxedR2Conv(*types, 3, relax=None, kernel=kernel).filter_bank())
-
-
 def test_window_that_no_narrowing_makes_so_soft_is_refused() -> None:
     types = small.types("C4", "regular -> quotient")
     with pytest.raises(ValueError, match=r"initial_softness must be at most 0.5 for these fields.*got 0.6"):

@@ -143,9 +143,6 @@ def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str
     assert (equivariance_error(layer, features, quarter) <= ROUNDING) == (form == "log")
 
 
-# --- symmetry, field types, geometry and ω′ as Hypothesis draws them --------------------------------------------------
-
-
 SPACES = ("trivial", "flip", "flip axis 0", "C2", "C3", "C4", "C6", "C8", "D1", "D2", "D3", "D4", "SO(2)", "O(2)")
 FREQUENCY = st.floats(0.0, 0.12)  # below the limits of C2 … C8, where warnings are errors
 MODES = st.sampled_from(["zeros", "reflect", "replicate", "circular"])

@@ -256,9 +256,6 @@ def test_exported_layer_can_be_trained_and_saved(form: str) -> None:
     assert torch.equal(other(features), exported(features))
 
 
-# --- hardened layers of all subgroups together ------------------------------------------------------------------------
-
-
 EVERYTHING = {"rotation": 0.2, "reflection": 0.5, "translation": 0.3}
 
 

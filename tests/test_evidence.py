@@ -148,9 +148,6 @@ def test_an_update_that_fails_changes_nothing(targets: Tensor) -> None:
     assert after[1] == before[1]
 
 
-# The Fisher matrix.
-
-
 @pytest.mark.parametrize("draws", [1, 40], ids=["fewer than weights", "more than weights"])
 def test_determined_weights_are_those_of_the_fisher_matrix(draws: int) -> None:
     network, inputs = Classifier().eval(), images(10)
@@ -169,9 +166,6 @@ def test_determined_weights_are_those_of_the_fisher_matrix(draws: int) -> None:
     labels = torch.randint(0, 3, (10,))
     loss = functional.cross_entropy(network(inputs), labels).item()
     assert evidence.log_evidence(inputs, labels) == pytest.approx(-1000 * loss - occam_factor, rel=CLOSED_FORM)
-
-
-# Precisions and groups.
 
 
 @pytest.mark.parametrize(("value", "bound"), [(0.0, MOST_PRECISION), (1e4, LEAST_PRECISION)])
@@ -293,9 +287,6 @@ def test_copies_of_an_output_tell_nothing_new() -> None:
     layer.hardened = ()
     again = several.harden(regression.inputs, targets.repeat(1, 8, 1, 1))
     assert [trial.rise for trial in again] == pytest.approx([trial.rise for trial in found], rel=error)
-
-
-# --- in training loops, what these have around them, likelihoods of torch's losses, and bad input ---------------------
 
 
 def test_modes_statistics_and_random_numbers_are_left_as_they_were() -> None:
@@ -425,9 +416,6 @@ def test_processes_learn_together_what_one_learns_of_all_inputs(
     assert [of[:2] for of in first["trials"]] == [pytest.approx((of.rise, of.error), rel=CLOSED_FORM) for of in trials]
 
 
-# Likelihoods.
-
-
 def of(name: str, noise: float = 1.0) -> Likelihood:
     likelihood = Likelihood(name)
     likelihood.noise = noise
@@ -514,9 +502,6 @@ def test_noise_is_the_mean_square_of_the_residuals_and_never_0(noise: float) -> 
     assert likelihood.noise > 0
     assert likelihood.losses(output, targets).isfinite().all()
     assert likelihood.direction(output, torch.Generator()).isfinite().all()
-
-
-# Bad input.
 
 
 def test_inputs_and_outputs_that_do_not_fit_are_named() -> None:

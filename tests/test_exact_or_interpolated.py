@@ -258,9 +258,6 @@ def test_exact_errors_are_those_of_transformations_written_out(
     assert min(expected) > 0.01
 
 
-# --- layers inside networks, networks in plain tensors and with several inputs, and what is refused -------------------
-
-
 def test_a_layer_inside_is_measured_as_the_network_up_to_it() -> None:
     whole = network("D4").double()
     inside = equivariance_error(whole, 8, layer="3")

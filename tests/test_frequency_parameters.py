@@ -147,9 +147,6 @@ def test_state_dicts_have_the_keys_of_before_and_load() -> None:
         assert layers_of(each)[0].domain_frequency["translation"].tolist() == pytest.approx([0.7, 0.7])
 
 
-# --- the ω′ of a kernel by itself: what is raised for a while, whether the kernel may vary, its state -----------------
-
-
 def values(frequency: DomainFrequency) -> dict[str, list[float]]:
     return {name: value.tolist() for name, value in frequency.values().items()}
 

@@ -121,8 +121,6 @@ def test_strided_map_on_the_torus_is_compared_in_all_its_pixels(rows_and_columns
     assert row.error > BROKEN
 
 
-# --- in space: turns written out, and features between voxels ---
-
 # What NumPy does to an array of planes, rows and columns, which point against z, against y and along x.
 TURNS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "rotation 90° about x": lambda a: np.rot90(a, 1, (-2, -3)),
@@ -172,9 +170,6 @@ def test_features_between_voxels_are_turned_the_right_way() -> None:
     expected = torch.from_numpy(grid.positions() @ isometry.matrix).movedim(-1, 0)[None]
     assert (found - expected)[..., inside].abs().max() <= ROUNDING
     assert (coordinates - expected)[..., inside].abs().max() > 1
-
-
-# --- rotations of space: the element that acts by a matrix ------------------------------------------------------------
 
 
 def tilted() -> GSpace:

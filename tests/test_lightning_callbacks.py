@@ -90,9 +90,6 @@ class SaveAfterEpoch(Callback):
             trainer.save_checkpoint(self.path)
 
 
-# What is logged.
-
-
 class Keep(DummyLogger):
     """A logger that keeps what it is given."""
 
@@ -152,9 +149,6 @@ def test_history_goes_on_from_a_checkpoint_without_errors_if_not_asked_for(tmp_p
         assert not tag.startswith("equivariance_error")
         assert [step for step, _ in resumed.history[tag]] == [BATCHES * epoch for epoch in range(5)]
         assert dict(resumed.history[tag]) == pytest.approx(dict(values), rel=1e-9)
-
-
-# How soft is learned.
 
 
 def plain_loop(

@@ -57,16 +57,6 @@ def test_parameter_counts_are_those_published(name: str) -> None:
         assert (seen != 0).nonzero().tolist() == [[4, 4]]
 
 
-def test_names_of_subgroups_make_the_network_of_their_dict() -> None:
-    """The first block has a shortcut where rotation may be soft, and there alone."""
-    turned, of_dict, shifted = (
-        RelaxedResNet(3, 4, relax=relax, fields=FIELDS) for relax in (("rotation",), {"rotation": 1.0}, "translation")
-    )
-    assert turned.state_dict().keys() == of_dict.state_dict().keys()
-    assert isinstance(turned.features[3].shortcut, RelaxedR2Conv)
-    assert not isinstance(shifted.features[3].shortcut, RelaxedR2Conv)
-
-
 def network_of(rotations: int = 4, **arguments: object) -> RelaxedResNet:
     """In float64 and eval mode, with every weight and statistic away from its start, and few fields."""
     network = RelaxedResNet(3, rotations, **{"fields": FIELDS, **arguments}).double()

@@ -167,8 +167,6 @@ def test_filters_over_positions_are_what_the_layer_multiplies_with(
     assert not np.allclose(found[0], found[3])
 
 
-# Profiles and accuracy by angle.
-
 QUARTER = math.pi / 2
 
 

@@ -137,9 +137,6 @@ def test_verdicts_say_which_kind_of_breaking_it_is() -> None:
         symmetry_verdict(found, {"rotation": 0.3})  # type: ignore[dict-item]
 
 
-# --- trainings that go on without a symmetry --------------------------------------------------------------------------
-
-
 def network() -> RelaxedR2Conv:
     image = small.field_type("D4", "trivial")
     return RelaxedR2Conv(image, image, 5, relax=("rotation", "reflection"), initial_softness=0.1)

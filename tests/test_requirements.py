@@ -71,8 +71,6 @@ def test_package_that_is_imported_first_silences_what_escnn_says_of_py3nj(tmp_pa
     assert not said_on_import(code, tmp_path)
 
 
-# --- compat/: the same matrices as lie_learn's, and what escnn imports of it
-
 FILE = ROOT / "compat" / "lie_learn" / "representations" / "SO3" / "wigner_d.py"
 # Entries are at most 1, sums of products that are at most 1 together, of constants rounded once on either side.
 ROUNDING = 2 * np.finfo(np.float64).eps

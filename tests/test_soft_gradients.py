@@ -172,9 +172,6 @@ def test_no_input_has_a_filter_bank_of_its_own(relax: dict[str, object]) -> None
     assert largest.values <= layer.kernel.values_at_a_pixel() == 32 * 32 * 25
 
 
-# Networks.
-
-
 class OfFrames(nn.Module):
     """A network that sees several frames of each input as a batch of them, and calls its layer twice."""
 

@@ -176,22 +176,31 @@ def test_unknown_subgroup_is_named(name: str) -> None:
             call("rotation", name)
 
 
-def test_softness_of_a_layer_whose_weights_are_plain_tensors() -> None:
-    """As where another network makes them: such a layer has no parameter."""
-    layer = rough_layer("C4", "regular -> regular", relax=None, bias=False)
-    weights = layer.weights.detach()
-    del layer.weights
-    layer.weights = weights
-    assert not list(layer.parameters())
-    assert layer.softness().item() == 0
+def test_softness_of_a_layer_whose_weights_are_no_parameters() -> None:
+    """As where another network makes them; in half precision slopes go through them."""
+    strict = rough_layer("C4", "regular -> regular", relax=None, bias=False)
+    weights = strict.weights.detach()
+    del strict.weights
+    strict.weights = weights
+    assert not list(strict.parameters())
+    assert strict.softness().item() == 0
+    layer = soft_regular_layer(initial_softness=1e-4).half()
+    weights = torch.nn.Parameter(layer.kernel.modulation.weights.detach())
+    del layer.kernel.modulation.weights
+    layer.kernel.modulation.weights = 1 * weights
+    layer.softness().backward()
+    assert weights.grad.abs().sum() > 0
 
 
-def test_softness_of_a_wide_layer_is_known_in_float16() -> None:
-    # The squares of its kernel, in units of the largest, sum to more than float16 can hold.
+def test_softness_of_a_wide_layer_in_float16_and_a_small_one_in_float32_are_known() -> None:
+    """The squares of a wide kernel sum to more than float16 can hold; of a millionth the root is a thousandth of K."""
     gspace = small.gspace("C8")
     fields = gspace.type(*[gspace.regular_repr] * 64)
-    layer = RelaxedR2Conv(fields, fields, 3, initial_softness=0.01).half()
-    assert layer.softness().item() == pytest.approx(0.01, rel=1e-2)  # weights are rounded to 11 bits
+    wide = RelaxedR2Conv(fields, fields, 3, initial_softness=0.01).half()
+    assert wide.softness().item() == pytest.approx(0.01, rel=1e-2)  # weights are rounded to 11 bits
+    layer = RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3, initial_softness=0.1)
+    layer.set_softness(1e-7)
+    assert layer.softness().item() == pytest.approx(1e-7, rel=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -210,22 +219,6 @@ def test_softness_is_never_0_in_half_precision_for_what_is_not(soft_part: str, d
     assert all(of.dtype == dtype for of in layer.parameters())
 
 
-def test_softness_in_half_precision_is_of_weights_that_are_no_parameters() -> None:
-    layer = soft_regular_layer(initial_softness=1e-4).half()
-    weights = torch.nn.Parameter(layer.kernel.modulation.weights.detach())
-    del layer.kernel.modulation.weights
-    layer.kernel.modulation.weights = 1 * weights
-    layer.softness().backward()
-    assert weights.grad.abs().sum() > 0
-
-
-def test_small_softness_in_single_precision_is_no_rounding() -> None:
-    """It is a square: of a millionth, its root is a thousandth of K."""
-    layer = RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3, initial_softness=0.1)
-    layer.set_softness(1e-7)
-    assert layer.softness().item() == pytest.approx(1e-7, rel=1e-3)
-
-
 def test_softness_of_parametrized_soft_weights_cannot_be_set() -> None:
     layer = soft_layer("C4", "regular -> regular")
     double = torch.nn.Module()
@@ -233,9 +226,6 @@ def test_softness_of_parametrized_soft_weights_cannot_be_set() -> None:
     torch.nn.utils.parametrize.register_parametrization(layer.kernel.modulation, "weights", double)
     with pytest.raises(ValueError, match="soft weights are parametrized"):
         layer.set_softness(0.1)
-
-
-# --- groups that do not map the pixel grid to itself ------------------------------------------------------------------
 
 
 OFF_GRID_CASES = [
@@ -304,9 +294,6 @@ def test_kernel_of_a_continuous_group_comes_near_the_integral_as_samples_grow(so
     above_rounding = [max(error, ROUNDING) for error in errors]
     assert above_rounding == sorted(above_rounding, reverse=True)
     assert all(error <= bound for error, bound in zip(errors, bounds.values(), strict=True)), errors
-
-
-# --- finite arguments and weights give finite numbers, whatever their size --------------------------------------------
 
 
 REGULAR = small.types("C4", "regular -> regular")

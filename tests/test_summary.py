@@ -85,9 +85,6 @@ def test_lines_of_mixed_fields_and_of_long_names_fit_on_a_screen_above_what_is_s
     assert relaxation_summary(relax_network(network)).strict == {}
 
 
-# --- what is logged of the layers -------------------------------------------------------------------------------------
-
-
 def logged_network() -> enn.SequentialModule:
     layers = soft_regular_layer(), soft_regular_layer(relax={"rotation": 0.1, "translation": (0.3, 0.2)})
     return network_of(*layers)

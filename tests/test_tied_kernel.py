@@ -133,9 +133,6 @@ def test_weights_act_by_the_frequencies_of_their_subgroups(name: str) -> None:
     assert (gradient.abs() > FEW_TERMS).nonzero().flatten().tolist() == numbers.tolist()
 
 
-# --- the start of a layer: as soft as asked for, strict where R2Conv is -----------------------------------------------
-
-
 CASES = [
     ("C4", "two regular -> two regular"),
     ("C4", "irreps -> irreps"),
