@@ -25,10 +25,7 @@ def kernel_of(layer: Layer) -> Tensor:
 
 
 def subgroup_elements(space: GSpace, subgroups: Sequence[str] = ()) -> list[GroupElement]:
-    """The identity and the elements on the grid that the named subgroups hold; all of them without names.
-
-    Reflections alone are {1, f}, where f is the reflection that the gspace names.
-    """
+    """The elements on the grid that the named subgroups hold, reflections alone {1, f}; all of them without names."""
     sample = Elements(space, samples=4)
     chosen = [space.fibergroup.identity]
     for element in on_grid_elements(space):

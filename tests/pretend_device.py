@@ -41,11 +41,7 @@ _STORAGES: dict[int, UntypedStorage] = {}
 
 
 class PretendDevice(TorchFunctionMode):
-    """The device, with what waited for it.
-
-    Attributes:
-        waits: how often each function did.
-    """
+    """The device, with how often each function waited for it."""
 
     def __init__(self) -> None:
         super().__init__()

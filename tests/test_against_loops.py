@@ -1,7 +1,4 @@
-"""Layers equal equations (1) and (2) of docs/concepts/mathematics.md by plain loops: values and gradients.
-
-A layer is built at the ω′ at which weights of a modulation have their units, and set to others.
-"""
+"""Layers equal equations (1) and (2) of docs/concepts/mathematics.md by plain loops: values and gradients."""
 
 import functools
 import math

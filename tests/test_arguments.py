@@ -43,9 +43,7 @@ BAD_BASIS = {
     "cutoff that keeps nothing": (NOTHING, ValueError, r"frequencies_cutoff=<function.*rings=\[1.0\]: it is empty"),
     "cutoff below 0": ({"frequencies_cutoff": -0.5}, ValueError, "frequencies_cutoff.*>= 0.*-0.5"),
 }
-BAD_TRANSPOSED = {
-    "output padding": ({"output_padding": 1}, ValueError, "got 1 for stride=1, dilation=1: at most 0"),
-}
+BAD_TRANSPOSED = {"output padding": ({"output_padding": 1}, ValueError, "got 1 for stride=1, dilation=1: at most 0")}
 
 
 @pytest.mark.parametrize("case", [*BAD, *BAD_BASIS, *(f"transposed, {name}" for name in BAD_TRANSPOSED)])

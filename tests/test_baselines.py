@@ -1,7 +1,4 @@
-"""The other ways to relax: their kernels by loops, their strict limits and starts, what is learned, and errors.
-
-What they share with every other layer is in ``test_every_form`` and ``test_softness``.
-"""
+"""The other ways to relax: their kernels by loops, their strict limits and starts, what is learned, and errors."""
 
 import copy
 

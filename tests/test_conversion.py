@@ -1,7 +1,4 @@
-"""Networks of R2Conv relaxed: they compute what they computed, learn to be soft, and find their way back, to escnn too.
-
-Networks with a forward of their own are in ``test_drop_in_networks``.
-"""
+"""Networks of R2Conv relaxed: they compute the same, learn to be soft, and find their way back, to escnn too."""
 
 import copy
 import inspect

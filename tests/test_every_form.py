@@ -1,8 +1,4 @@
-"""What each form of a layer inherits: one battery, in which a new form is a line in ``forms``.
-
-State in both modes, copies, equivariance, the strict part and softness, hardening, gradients, precision and export.
-``test_never_stale`` is a part of it.
-"""
+"""What each form of a layer inherits: one battery, in which a new form is a line in ``small_networks``."""
 
 import copy
 from functools import partial

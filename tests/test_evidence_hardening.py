@@ -18,12 +18,7 @@ from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.learning import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
 from escnn_relaxed.learning.posterior import posterior
-from escnn_relaxed.measure import (
-    EquivarianceReport,
-    ErrorRow,
-    LayerSummary,
-    RelaxationSummary,
-)
+from escnn_relaxed.measure import EquivarianceReport, ErrorRow, LayerSummary, RelaxationSummary
 
 
 @pytest.mark.whole

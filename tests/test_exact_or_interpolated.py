@@ -1,7 +1,4 @@
-"""Which transformations are exact, and what interpolation alone costs: strict networks show whether it is right.
-
-Below: layers inside networks, several inputs, and what is refused.
-"""
+"""Which transformations are exact, and what interpolation alone costs: strict networks show whether it is right."""
 
 import math
 from collections.abc import Callable
@@ -239,9 +236,7 @@ def test_compiled_modules_are_seen_from_inside() -> None:
         ("O(2)", "irreps -> irreps", (5, 5)),
     ],
 )
-def test_exact_errors_are_those_of_transformations_written_out(
-    space: str, pair: str, size: tuple[int, int], mode: str
-) -> None:
+def test_exact_errors_are_those_of_transformations_written_out(space: str, pair: str, size: tuple, mode: str) -> None:
     in_type, out_type = small.types(space, pair)
     relax = small.subgroups(space, 0.3)
     layer = build(in_type, out_type, padding=1, padding_mode=mode, relax=relax, initial_softness=0.3)

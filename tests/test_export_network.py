@@ -1,7 +1,4 @@
-"""``export_network``: whole networks as plain PyTorch, with the same numbers; a forward of their own stays.
-
-That public ones compute the same, traced, saved and in ONNX too, is in ``test_drop_in_networks``.
-"""
+"""``export_network``: whole networks as plain PyTorch, with the same numbers; a forward of their own stays."""
 
 import io
 import re

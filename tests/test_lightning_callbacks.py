@@ -304,9 +304,7 @@ LABELS = torch.zeros(IMAGES, dtype=torch.long)
         (Classifier, {"prior_deviation": 0.0}, (), "prior_deviation must be"),
     ],
 )
-def test_what_it_cannot_learn_from_is_refused(
-    module: type[Classifier], arguments: dict[str, Any], tensors: tuple[Tensor, ...], message: str
-) -> None:
+def test_what_it_cannot_learn_from_is_refused(module: type, arguments: dict, tensors: tuple, message: str) -> None:
     def fit() -> None:
         callback = LearnSoftness(**{"likelihood": "categorical", **arguments})
         trainer(callback).fit(module(), DataLoader(TensorDataset(*tensors), batch_size=BATCH))

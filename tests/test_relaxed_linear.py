@@ -32,12 +32,7 @@ GROUPS: dict[str, Callable[[], Group]] = {
     "Klein": lambda: gspaces.fullCylindricalOnR3(1).fibergroup,
 }
 # Groups with fields whose channels belong to elements, and what they may be soft in.
-SOFT = {
-    "C2": ("rotation",),
-    "C4": ("rotation",),
-    "D4": ("rotation", "reflection"),
-    "octahedral": ("rotation",),
-}
+SOFT = {"C2": ("rotation",), "C4": ("rotation",), "D4": ("rotation", "reflection"), "octahedral": ("rotation",)}
 # Groups of which one irrep alone, or all, keeps a layer strict.
 IRREPS = ("SO(2)", "O(2)", "SO(3)", "O(3)", "icosahedral", "full octahedral")
 

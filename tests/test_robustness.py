@@ -170,8 +170,6 @@ IMAGES = torch.zeros(2, 1, 5, 5)
         ((Side(), IMAGES, LABELS), {"in_type": None}, ValueError, "in_type: Side does not say"),
     ],
 )
-def test_bad_arguments_are_named(
-    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], text: str
-) -> None:
+def test_bad_arguments_are_named(arguments: tuple, options: dict, error: type, text: str) -> None:
     with pytest.raises(error, match=text):
         robustness_report(*arguments, **{"in_type": IMAGE, **options})

@@ -20,12 +20,7 @@ from small_networks import network_of
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from escnn_relaxed import (
-    ContinuousKernel,
-    RelaxedLinear,
-    RelaxedR2Conv,
-    RelaxedR2ConvTransposed,
-)
+from escnn_relaxed import ContinuousKernel, RelaxedLinear, RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.kernel.tied import TiedKernel
 from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
 from escnn_relaxed.learning import layer_gradients

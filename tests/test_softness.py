@@ -1,7 +1,4 @@
-"""The strict part of a layer and its softness, against the explicit average over every group that keeps the grid.
-
-What hardened layers keep exact off the grid, and finite numbers, are below.
-"""
+"""The strict part of a layer and its softness, against the explicit average over every group that keeps the grid."""
 
 import contextlib
 import math

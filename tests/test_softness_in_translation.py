@@ -1,7 +1,4 @@
-"""Strict part and softness of layers soft in translation, against means of their matrix over shifts and the group.
-
-Both are exact on a torus of every size.
-"""
+"""Strict part and softness of layers soft in translation, against means of their matrix over shifts and the group."""
 
 import functools
 import itertools
@@ -61,10 +58,7 @@ def rough_layer(name: str, **arguments: object) -> RelaxedR2Conv:
 
 @torch.no_grad()
 def dense_matrix(layer: RelaxedR2Conv, side: int) -> Tensor:
-    """Return the matrix of a layer without bias on a torus, its outputs of unit images.
-
-    Its shape is (C_out, side, side, C_in, side, side).
-    """
+    """Outputs of unit images on a torus, of a layer without bias: (C_out, side, side, C_in, side, side)."""
     answers = layer(layer.in_type(_unit_images(layer.in_type, side))).tensor
     return answers.movedim(0, -1).unflatten(-1, (-1, side, side))
 

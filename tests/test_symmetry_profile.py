@@ -17,13 +17,7 @@ from evidence_networks import Classifier, entries, images
 from small import build, soft_layer
 from torch import Tensor, nn
 
-from escnn_relaxed import (
-    ContinuousKernel,
-    RelaxedLinear,
-    RelaxedR2Conv,
-    RelaxedR2ConvTransposed,
-    SoftnessEvidence,
-)
+from escnn_relaxed import ContinuousKernel, RelaxedLinear, RelaxedR2Conv, RelaxedR2ConvTransposed, SoftnessEvidence
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Conv
 from escnn_relaxed.kernel import Kernel
 from escnn_relaxed.learning.posterior import Learned, posterior_draws

@@ -1,7 +1,4 @@
-"""The default form, a strict kernel that is tied to its modulation: the number of its weights, and where it is none.
-
-Its values are in ``test_against_loops``. The start of every layer is here too: as soft as asked for.
-"""
+"""The default form: the number of its weights, where it is none, and the start: as soft as asked for."""
 
 import pytest
 import reference_kappas
@@ -227,21 +224,3 @@ def test_step_of_an_optimiser_is_as_large_whatever_the_softness_of_the_start(sof
             weights.zero_()[number] = 1.0
             modulation = layer.filter_bank().flatten(2) / strict - 1
             assert modulation.square().mean().sqrt().item() == pytest.approx(0.2, rel=1e-4)
-
-
-@EVERY_KERNEL
-@pytest.mark.usefixtures("float64_default")
-def test_layer_can_be_built_with_float64_as_the_default(soft_part: str) -> None:
-    """escnn's R2Conv cannot. In the state of one that was built in float32 it is the same layer."""
-    types = small.types("D4", "trivial + regular + irreps + regular -> last irrep + regular + trivial + mixed")
-    arguments = {"padding": 1, "relax": {"rotation": 0.2, "translation": 0.3}, "initial_softness": 0.3}
-    built = RelaxedR2Conv(*types, 3, **arguments, **options_of(soft_part))
-    assert {parameter.dtype for parameter in built.parameters()} == {torch.float64}
-    torch.set_default_dtype(torch.float32)
-    turned = RelaxedR2Conv(*types, 3, **arguments, **options_of(soft_part)).double()
-    built.load_state_dict(turned.state_dict())
-    features = built.in_type(features_of(built, side=9))
-    found, expected = (layer(features).tensor for layer in (built, turned))
-    assert found.dtype == torch.float64
-    # NumPy's vectorised loops round by the alignment of an array.
-    assert (found - expected).norm() <= ROUNDING * expected.norm()
