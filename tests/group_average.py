@@ -75,12 +75,9 @@ def _tap_numbers(layer: Layer, element: GroupElement) -> list[int]:
 
 @torch.no_grad()
 def check_strict_part(layer: Layer, *subgroups: str) -> float:
-    """The hardened layer is the mean over the subgroups, and the softness is what that leaves out of the energy.
+    """The hardened layer is the mean over the subgroups, and the softness, which is returned, what that leaves out.
 
     It is half of the mean square of the error, too: mean over h of ‖hKh⁻¹ − K‖² = 2‖K − PK‖² = 2s‖K‖².
-
-    Returns:
-        The softness.
     """
     bank = kernel_of(layer)
     moved = acted(layer, bank, subgroup_elements(layer.in_type.gspace, subgroups))

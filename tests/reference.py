@@ -47,13 +47,7 @@ def position_of(pixel: Index, size: Index) -> Point:
 
 
 class Oracle:
-    """A layer in one state evaluated by loops.
-
-    Args:
-        layer: gives the place of the convolution and the bias.
-        kappa: κ.
-        elements: those over which the mean is taken.
-    """
+    """A layer in one state, which gives the place of the convolution and the bias, evaluated by loops."""
 
     def __init__(self, layer: Layer, kappa: Kappa, elements: Elements) -> None:
         self.layer, self.kappa = layer, kappa

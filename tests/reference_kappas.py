@@ -36,13 +36,8 @@ class Function(NamedTuple):
 class Modulation:
     """m(d; a) = Σ α h(a) E + Σ μ h(a) ⟨e_k, d/|d|⟩ⁿ for each row of κ, h being functions of elements or of positions.
 
-    Args:
-        fields: those of the rows.
-        elements: those over which the mean is taken.
-        values: every h at the reference, (positions, functions, elements).
-        taps: offsets in pixels; without them there are no functions of taps.
-        degrees: the powers n that are tried until one has a mean.
-        has_sides: whether a field has the functions of taps.
+    ``values`` are every h at the reference, (positions, functions, elements); ``taps`` offsets in pixels, without which
+    there are no functions of taps; ``degrees`` the powers n that are tried until one has a mean.
     """
 
     def __init__(
@@ -249,14 +244,7 @@ class Block(NamedTuple):
 
 
 class ContinuousKappa:
-    """κ = Σ w φ of the paper's form.
-
-    Args:
-        layer: gives its numbers.
-        elements: those over which the mean is taken.
-        filter_frequency: ω.
-        support: the window.
-    """
+    """κ = Σ w φ of the paper's form, with the numbers of a layer."""
 
     def __init__(
         self, layer: Layer, elements: Elements, filter_frequency: Mapping[str, float] = ROUGH, support: str = "smooth"

@@ -119,6 +119,7 @@ def test_domain_weights_never_start_large(space: str, pair: str, hidden_size: in
     assert all(weights.abs().max() < 50 for weights in layer.soft_parameters())
 
 
+@torch.no_grad()
 @pytest.mark.filterwarnings("ignore:relax. the domain frequency .* aliases:UserWarning")
 @pytest.mark.parametrize(
     ("space", "pair", "frequency"),

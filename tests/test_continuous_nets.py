@@ -52,7 +52,7 @@ def test_siren_kernel_is_two_sine_layers_on_the_concatenated_coordinates() -> No
 @pytest.mark.parametrize("make", [FourierKernel, SirenKernel])
 def test_domain_mean_is_the_mean_over_points(make: type[KernelNet], count: int, elements: int, positions: int) -> None:
     """Also of a net without domain coordinates."""
-    axes = 0 if count == elements == 1 else 2
+    axes = 0 if count == elements == positions == 1 else 2
     net = make(3, axes, 5).double()
     assert (net.domain_weight is None) == (axes == 0)
     filter_points = torch.randn(4, 6, 3, dtype=torch.float64)

@@ -153,7 +153,7 @@ def test_every_public_docstring_has_an_example_and_describes_each_argument_and_m
     assert not [name for name in methods if not getattr(documented, name).__doc__]
 
 
-def test_reference_has_every_public_name_and_nothing_that_is_gone() -> None:
+def test_reference_has_every_public_name() -> None:
     reference = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("api/*.md"))
     named = re.findall(r"\.\. (?:auto\w+|py:data):: ([\w.]+)", reference)
     for module in PUBLIC_MODULES:
@@ -161,9 +161,6 @@ def test_reference_has_every_public_name_and_nothing_that_is_gone() -> None:
         # Names at the top of the package are described once, under that path.
         for name in package.__all__:
             assert name[0] == "_" or {f"{package.__name__}.{name}", f"escnn_relaxed.{name}"}.intersection(named), name
-    for name in re.findall(r"(?:\.\. auto(?:class|function):: |\{py:\w+\}`~)(escnn_relaxed[\w.]*)", reference):
-        module, _, member = name.rpartition(".")
-        assert member in importlib.import_module(module).__all__, name
 
 
 @pytest.mark.slow

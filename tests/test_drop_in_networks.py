@@ -1,6 +1,5 @@
 """Networks of escnn's layers: swapped by name, relaxed, hardened, given back, exported, traced, saved, measured."""
 
-import copy
 import functools
 import io
 import pickle
@@ -43,17 +42,14 @@ NOT_TRACED = "irreps, O(2) and SO(2)"
 EVERY_NETWORK = pytest.mark.parametrize("name", NETWORKS)
 
 
-def train(network: nn.Module, name: str, steps: int = 2) -> list[float]:
-    """Adam towards noise, which is not equivariant; the loss of each step."""
+def train(network: nn.Module, name: str) -> list[float]:
+    """Two steps of Adam towards noise, which is not equivariant; the loss of each."""
     parameters = [parameter for parameter in network.train().parameters() if parameter.requires_grad]
-    optimiser = torch.optim.Adam(parameters, lr=0.01)
-    features = images(name).to(parameters[0].dtype)
-    losses = []
-    for _ in range(steps):
+    optimiser, losses = torch.optim.Adam(parameters, lr=0.01), []
+    for _ in range(2):
         optimiser.zero_grad()
-        found = network(features)
-        noise = torch.randn(found.shape, generator=torch.Generator().manual_seed(5)).to(found.dtype)
-        loss = (found - noise).square().mean()
+        found = network(images(name))
+        loss = (found - torch.randn(found.shape, generator=torch.Generator().manual_seed(5))).square().mean()
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
@@ -62,33 +58,23 @@ def train(network: nn.Module, name: str, steps: int = 2) -> list[float]:
 
 @torch.no_grad()
 def answer(network: nn.Module, name: str, batch: int = 3) -> Tensor:
-    """In eval mode, in the network's dtype."""
-    features = images(name, batch).to(next(network.parameters()).dtype)
-    return network.eval()(features)
+    return network.eval()(images(name, batch))
 
 
 def parameters_of(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
 
 
-@functools.cache
-def _trained(name: str, is_strict: bool) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        layers = (R2Conv, R2ConvTransposed) if is_strict else (RelaxedR2Conv, RelaxedR2ConvTransposed)
-        network = NETWORKS[name][0](*layers)
-        train(network, name)
-        return network
-
-
-def trained(name: str) -> nn.Module:
-    """With relaxed layers as they are by default, after two steps."""
-    return copy.deepcopy(_trained(name, is_strict=False))
+def trained(name: str, convolution: type = RelaxedR2Conv, transposed: type = RelaxedR2ConvTransposed) -> nn.Module:
+    """The same network in every call after two steps, with relaxed layers as they are by default."""
+    torch.manual_seed(0)
+    network = NETWORKS[name][0](convolution, transposed)
+    train(network, name)
+    return network
 
 
 def strict(name: str) -> nn.Module:
-    """With escnn's layers, after two steps."""
-    return copy.deepcopy(_trained(name, is_strict=True))
+    return trained(name, R2Conv, R2ConvTransposed)
 
 
 @EVERY_NETWORK

@@ -353,28 +353,6 @@ def test_penalty_waits_for_no_device() -> None:
         assert not device.waits
 
 
-@pytest.mark.parametrize("likelihood", ["binary", "gaussian", "categorical"])
-def test_every_likelihood_takes_outputs_of_any_shape(likelihood: str) -> None:
-    """Pixels are outputs of their own: the penalty is that of a mean over them."""
-    image = small.field_type("C4", "trivial")
-    layer = RelaxedR2Conv(image, small.field_type("C4", "trivial + trivial"), 3, padding=1, initial_softness=0.1)
-    inputs = image(torch.randn(20, 1, 5, 5))
-    targets = {
-        "binary": torch.randint(0, 2, (20, 2, 5, 5)).float(),
-        "gaussian": torch.randn(20, 2, 5, 5),
-        "categorical": torch.randint(0, 2, (20, 5, 5)),
-    }[likelihood]
-    evidence = SoftnessEvidence(layer, 20, likelihood)
-    evidence.update(inputs, targets)
-    (row,) = evidence.table()
-    outputs = {"binary": 50, "gaussian": 50, "categorical": 25}[likelihood]
-    energy = row.precision * layer.kernel.modulation.weights.detach().square().sum().item() / 2
-    with torch.no_grad():
-        noise = functional.mse_loss(layer(inputs).tensor, torch.zeros(()) + targets).item() if outputs == 50 else 0.0
-    unit = 2 * noise / evidence.state_dict()["weight"] if likelihood == "gaussian" else 1.0
-    assert evidence.penalty().item() == pytest.approx(energy * unit / (20 * outputs), rel=1e-5)  # float32
-
-
 def _update_with_a_part(rank: int, network: nn.Module, inputs: Tensor, folder: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)

@@ -60,15 +60,6 @@ except ImportError as error:
 """
 
 
-def assert_run_without_escnn(exported: list[tuple[nn.Module, Tensor]], directory: Path) -> None:
-    """Saved modules give the same numbers, for a tensor each, in a process where escnn cannot be imported."""
-    file = directory / "networks.pt"
-    torch.save([(module, features, module(features).detach()) for module, features in exported], file)
-    command = [sys.executable, "-c", LOAD_WITHOUT_ESCNN, str(file)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.stdout.strip() == "done", found.stderr
-
-
 def irreps(space: GSpace2D) -> list[object]:
     """A field of each kind of irrep, and of one kind in two places."""
     numbers = [irrep.id for irrep in space.fibergroup.irreps()]
@@ -270,7 +261,7 @@ FOR_ONNX += ["group pooling"]
 
 @pytest.mark.parametrize(
     ("name", "dynamo"),
-    [(name, False) for name in FOR_ONNX] + [pytest.param(name, True, marks=pytest.mark.slow) for name in FOR_ONNX],
+    [(name, False) for name in FOR_ONNX] + [pytest.param(name, True, marks=pytest.mark.slow) for name in FOR_ONNX[:3]],
 )
 def test_exported_module_runs_in_onnx_runtime_for_any_batch_size(name: str, dynamo: bool) -> None:
     module = settled(MODULES[name]())
@@ -288,6 +279,13 @@ def test_exported_module_runs_in_onnx_runtime_for_any_batch_size(name: str, dyna
 
 @pytest.mark.slow
 def test_exported_networks_run_where_escnn_is_not_installed(tmp_path: Path) -> None:
-    modules = [settled(mixed_network()), *(settled(make()) for make in MODULES.values())]
-    inputs = [small.random_input(module.in_type, 9, 9, dtype=torch.float32) for module in modules]
-    assert_run_without_escnn([(export_network(of), each) for of, each in zip(modules, inputs, strict=True)], tmp_path)
+    """Saved modules give the same numbers in a process where escnn cannot be imported."""
+    saved, file = [], tmp_path / "networks.pt"
+    for module in (settled(mixed_network()), *(settled(make()) for make in MODULES.values())):
+        exported = export_network(module)
+        features = small.random_input(module.in_type, 9, 9, dtype=torch.float32)
+        saved.append((exported, features, exported(features).detach()))
+    torch.save(saved, file)
+    command = [sys.executable, "-c", LOAD_WITHOUT_ESCNN, str(file)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == "done", found.stderr

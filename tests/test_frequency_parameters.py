@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv, frequency_penalty, parameter_groups
 from escnn_relaxed.baselines import PartialR2Conv
-from escnn_relaxed.kernel.domain_frequency import DomainFrequency
 from escnn_relaxed.learning import share_domain_frequency
 from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
 
@@ -147,18 +146,13 @@ def test_state_dicts_have_the_keys_of_before_and_load() -> None:
         assert layers_of(each)[0].domain_frequency["translation"].tolist() == pytest.approx([0.7, 0.7])
 
 
-def values(frequency: DomainFrequency) -> dict[str, list[float]]:
-    return {name: value.tolist() for name, value in frequency.values().items()}
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("space", "options", "expected"),
     [
         ("C8", {"kernel": ContinuousKernel(hidden_size=2)}, 0.25),
         ("C8", {"kernel": ContinuousKernel(hidden_size=2, rotation_coordinates="log")}, 1.0),
-        # As large as two and three samples resolve: N/4π.
-        ("C2", {"kernel": ContinuousKernel(hidden_size=2)}, 2 / (4 * math.pi)),
+        # As large as three samples resolve: N/4π.
         ("C3", {"kernel": ContinuousKernel(hidden_size=2)}, 3 / (4 * math.pi)),
         # Rotations of space, and cosets of what is kept: two of each.
         ("half turns of space", {}, 2 / (4 * math.pi)),

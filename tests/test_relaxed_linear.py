@@ -185,13 +185,11 @@ IMAGE = FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
-        (lambda: RelaxedLinear(D4, D4, relax=("translation",)), ValueError, "no translation to relax"),
         (lambda: RelaxedLinear(C4, C4, relax=("reflection",)), ValueError, "C4 has no reflection to relax"),
         (lambda: RelaxedLinear(IMAGE, IMAGE), ValueError, "no_base_space"),
         (lambda: RelaxedLinear(D4, D4, kernel=ContinuousKernel()), ValueError, "kernel must be None for a linear map"),
         (lambda: RelaxedLinear(*[fields("Klein")] * 2, relax=("rotation",)), ValueError, "no action on the plane"),
         (lambda: RelaxedLinear(*[fields("SO(3)")] * 2, samples=5), ValueError, "multiple of 24"),
-        (lambda: RelaxedLinear(*[fields("SO(2)")] * 2, keep=-1), ValueError, "keep must be a finite subgroup"),
         (lambda: RelaxedLinear(D4, D4)(D4(torch.zeros(2, D4.size, dtype=torch.int64))), TypeError, "floating-point"),
         (
             lambda: RelaxedLinear(D4, D4).evaluate_output_shape((2, 3)),

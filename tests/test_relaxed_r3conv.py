@@ -135,18 +135,13 @@ def test_description_has_the_samples_of_soft_layers_of_continuous_groups_alone()
 
 RADIAN = small.volume_space("SO(3)").fibergroup.element(np.array([0, 0, 1.0]), "EV")
 CALLS: dict[str, tuple[str, dict[str, Any], type[Exception], str]] = {
-    "translation": ("O(3)", {"relax": {"translation": (0.1, 0.2)}}, ValueError, "takes 3 value"),
     "all is kept": ("O(3)", {"keep": "o3"}, ValueError, "keep leaves nothing"),
     "relaxed and kept": ("O(3)", {"keep": (False, "so3"), "relax": {"rotation": 0.2}}, ValueError, "all of the rota"),
     "no axis": ("inversion", {"keep": "SO(2)"}, ValueError, "needs rotations about the axis z"),
     "no finite group": ("SO(3)", {"keep": [RADIAN]}, ValueError, "keep must generate a finite group"),
     "samples": ("O(3)", {"samples": 30}, ValueError, "samples of O.3. must be a multiple of 24.*24 or 48"),
-    "log": ("O(3)", {"kernel": ContinuousKernel(rotation_coordinates="log")}, ValueError, "must be 'circle'"),
-    "stride": ("O(3)", {"stride": (1, 2, 1)}, ValueError, "triple of equal ones"),
-    "words": ("O(3)", {"padding": "same"}, TypeError, "triple .planes, rows, columns."),
     "rings": ("O(3)", {"rings": [5.0]}, ValueError, "rings must be radii .* here 1.732"),
     "cutoff": ("C4", {"frequencies_cutoff": -0.5}, ValueError, "frequencies_cutoff.* be finite and >= 0, got -0.5"),
-    "order 0": ("C4", {"keep": 0}, ValueError, "keep must be the id of a subgroup of C4.* got 0"),
 }  # fmt: skip
 
 

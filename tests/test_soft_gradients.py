@@ -46,26 +46,22 @@ class Doubled(RelaxedR2Conv):
 
 # Layers whose soft weights are factors of channels, taps and pixels.
 MODULATED: dict[str, Callable[..., RelaxedLayer]] = {
-    "sheared": partial(soft_layer, "D2", "mixed, sheared -> mixed, sheared"),
     "no element of its own": partial(soft_layer, "C4", "regular -> trivial", kernel_size=5),
     "irreps": partial(soft_layer, "SO(2)", "irreps -> irreps"),
     "two subgroups": partial(soft_layer, "D4", "regular -> two regular", relax=IN_D4),
     "stride, dilation": partial(soft_layer, "C4", "regular -> regular", stride=2, dilation=2, padding=2),
     "groups": partial(soft_layer, "C4", "two regular -> two regular", groups=2, relax=EVERYWHERE),
     "gains at pixels": partial(soft_layer, "C4", "regular -> two regular", padding=1, relax=EVERYWHERE),
-    "pixels alone": partial(soft_layer, "C4", "regular -> mixed", relax={"translation": 0.4}),
     "directions at pixels": partial(soft_layer, "C4", "regular -> irreps + regular", relax=EVERYWHERE),
     "all directions": partial(
         soft_layer, "C4", "regular -> regular", relax=EVERYWHERE, kernel=partial(TiedKernel, all_directions=True)
     ),
     "learned ω′": partial(soft_layer, "C4", "regular -> irreps", relax=EVERYWHERE, learn_relaxation=True),
-    "transposed": partial(soft_transposed_layer, "C4", "regular -> two regular", stride=2, output_padding=1),
     "transposed, groups": partial(soft_transposed_layer, "C4", "two regular -> two regular", groups=2),
     "transposed, at pixels": partial(
         soft_transposed_layer, "C4", "two regular -> irreps + irreps", groups=2, relax=EVERYWHERE
     ),
     "linear": linear,
-    "volumes": partial(small.volume_layer, small.volume_type("cone 4"), padding=1),
     "volumes, at pixels": partial(
         small.volume_layer, small.volume_type("cone 4"), relax={"rotation": 0.2, "translation": 0.4}
     ),

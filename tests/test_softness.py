@@ -76,15 +76,6 @@ def rough_layer(
     return build(*types, kernel_size, soft_part=soft_part, **{"initial_softness": 0.3, **arguments})
 
 
-def test_every_element_is_averaged_over() -> None:
-    """The explicit average of the tests below is one over the whole group."""
-    for space in SPACES:
-        gspace = small.gspace(space)
-        assert len(subgroup_elements(gspace)) == gspace.fibergroup.order()
-    d4 = small.gspace("D4")
-    assert [len(subgroup_elements(d4, names)) for names in (["rotation"], ["reflection"])] == [4, 2]
-
-
 @pytest.mark.filterwarnings("ignore:rotation_coordinates='log'")
 @pytest.mark.parametrize(("space", "pair", "form", "kernel_size", "options"), CASES)
 def test_hardened_layer_is_the_mean_over_the_group(

@@ -11,13 +11,11 @@ from group_average import energy, kernel_of, mean_over
 from reference import Layer
 from reference_group import Elements
 from reference_kappas import REFERENCE, TiedKappa
-from small import EVERY_KERNEL, SIZES, options_of, relaxation
+from small import EVERY_KERNEL, options_of
 from small_networks import features_of, soft_weights
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv
-
-MANY_KINDS = "regular + irreps -> irreps + regular + quotient"
 
 
 def counted(module: nn.Module) -> int:
@@ -102,18 +100,6 @@ def test_layer_that_no_weights_make_soft_is_that_of_r2conv(space, pair, kernel_s
         layer.set_domain_frequency(translation=0.1)
     layer.load_state_dict(plain.state_dict())
     assert torch.equal(layer.weights, plain.weights)
-
-
-@pytest.mark.parametrize("kind", SIZES)
-@pytest.mark.parametrize("pair", ["regular -> regular", "irreps -> irreps"])
-def test_every_weight_of_a_soft_part_at_zero_learns(pair: str, kind: str) -> None:
-    """And ω′ has no slope there, since it multiplies nothing."""
-    given = relaxation(kind, {"rotation": 0.2})
-    options = {"padding": 1, "initial_softness": 0.0, "learn_relaxation": True}
-    layer = RelaxedR2Conv(*small.types("C4", pair), 3, **options, **given).double()
-    layer(layer.in_type(small.random_input(layer.in_type, *SIZES[kind]))).tensor.square().sum().backward()
-    assert all((weights.grad != 0).all() for weights in soft_weights(layer))
-    assert all(not value.grad.any() for value in layer.domain_frequency.values())
 
 
 @pytest.mark.parametrize("name", ["rotation", "reflection"])
@@ -209,18 +195,3 @@ def test_layer_that_starts_strict_can_become_soft(relax: dict[str, float], soft_
     default = {"tied": 0.001, "continuous": 0.01}[soft_part]
     # For one kernel within a factor of 9.
     assert default / 9 <= layer.softness().item() <= default * 9
-
-
-@pytest.mark.parametrize("softness", [0.0, 0.001, 0.5])
-def test_step_of_an_optimiser_is_as_large_whatever_the_softness_of_the_start(softness: float) -> None:
-    """A weight of 1 makes a modulation of 0.2, as the root of the mean square over channels and taps."""
-    types = small.types("C4", "regular -> regular")
-    layer = RelaxedR2Conv(*types, 3, relax={"rotation": 0.25}, initial_softness=softness)
-    strict = layer.basisexpansion(layer.weights).detach()
-    (weights,) = soft_weights(layer)
-    assert bool(weights.any()) == (softness > 0)
-    with torch.no_grad():
-        for number in range(len(weights)):
-            weights.zero_()[number] = 1.0
-            modulation = layer.filter_bank().flatten(2) / strict - 1
-            assert modulation.square().mean().sqrt().item() == pytest.approx(0.2, rel=1e-4)
