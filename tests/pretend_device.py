@@ -4,8 +4,8 @@ Two mistakes show on a GPU alone: a layer mixes tensors of both devices, which t
 (``.item()``, ``if tensor:``), so that the CPU waits in every step. Within :func:`pretend` both show on the CPU.
 
 Every tensor lies on the CPU. :class:`PretendDevice` sees each call of a torch function before torch does, remembers the
-memory of tensors on ``DEVICE``, raises torch's error where a call mixes the two, and counts the calls that wait. It does
-not see what torch calls inside of one function, as in a backward pass.
+memory of tensors on ``DEVICE``, raises torch's error where a call mixes the two, and counts the calls that wait. What
+torch calls inside of one function, as in a backward pass, it does not see.
 """
 
 import contextlib

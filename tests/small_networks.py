@@ -1,7 +1,4 @@
-"""The forms that a layer can have, and small networks.
-
-``FORMS`` are those of ``RelaxedR2Conv``; ``ALL`` has the other ways, transposed layers, volumes and linear maps too.
-"""
+"""The forms that a layer can have, ``FORMS`` those of ``RelaxedR2Conv`` and ``ALL`` every kind, and small networks."""
 
 import contextlib
 import copy

@@ -72,12 +72,10 @@ def test_filter_may_keep_what_other_field_types_lack() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("rotation", [0.25], [0.25]),
         ("rotation", Fraction(1, 4), [0.25]),
         ("rotation", torch.nn.Parameter(torch.tensor([-0.5])), [-0.5]),
         ("translation", 0.5, [0.5, 0.5]),
         ("translation", (torch.tensor(0.25), np.float32(-0.5)), [0.25, -0.5]),
-        ("translation", np.array([0.25, 0.5]), [0.25, 0.5]),
     ],
 )
 def test_frequency_is_a_number_or_for_translation_a_pair(name: str, value: object, expected: list[float]) -> None:

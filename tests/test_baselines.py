@@ -29,7 +29,6 @@ CASES = [
     ("C8", "quotient -> regular"),
     ("D4", "regular -> two regular"),
     ("D4 axis 45°", "trivial -> reordered regular"),
-    ("D6", "trivial -> regular"),
     ("flip axis 0", "regular -> regular"),
 ]
 

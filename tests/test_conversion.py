@@ -31,7 +31,6 @@ FIELDS = small.field_type("C4", "two regular")
 MODES = ("train", "eval")
 FREEZE = pytest.mark.parametrize("freeze", [False, True], ids=["learning", "frozen"])
 FORMS: dict[str, dict[str, object]] = {
-    "plain": {},
     "reflect": {"padding": (1, 2), "padding_mode": "reflect", "stride": 2},
     "circular": {"kernel_size": 4, "padding": 2, "padding_mode": "circular", "dilation": 2, "bias": False},
     "groups": {"groups": 2},
@@ -107,15 +106,6 @@ def _strict(module: EquivariantModule) -> EquivariantModule:
     layer = RelaxedR2Conv(module.in_type, module.out_type, 3, padding=1, relax=None)
     layer.load_state_dict(module.state_dict())
     return layer
-
-
-def test_soft_part_of_a_layer_that_starts_at_zero_can_learn() -> None:
-    """As the last layer of a residual block often does."""
-    trained = R2Conv(*small.types("C4", "two regular -> regular"), 3, initialize=False)
-    relaxed = relax_network(trained, relax=SOFT)
-    for _ in range(2):
-        train_a_step(relaxed)
-    assert relaxed.softness().item() > 0
 
 
 def test_soft_layers_are_copied_as_they_are() -> None:
@@ -230,7 +220,6 @@ def parametrized(layer: R2Conv) -> R2Conv:
 MORE_THAN_A_KERNEL = {
     "subclass": (lambda: Doubled(FIELDS, FIELDS, 3), "1, a Doubled, has methods of its own.*type.layer. is R2Conv"),
     "hook": (lambda: with_hook(Named(FIELDS), "register_forward_hook"), "1 has forward_hooks, which would be lost"),
-    "hook before": (lambda: with_hook(Named(FIELDS), "register_forward_pre_hook"), "1 has forward_pre_hooks, which"),
     "parametrization": (lambda: parametrized(Named(FIELDS)), r"1 has parametrized \['weights'\]"),
     "transposed": (lambda: Transposed(FIELDS, FIELDS, 3), r"layer: type\(layer\) is R2ConvTransposed"),
     "strict": (

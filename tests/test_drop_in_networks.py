@@ -119,13 +119,9 @@ def test_trace_and_onnx_runtime_compute_the_same_for_any_batch_size(name: str) -
     expected = answer(network, name, 5)
     for each in (network, export_network(network)):
         assert relative_error(answer_of_onnx_runtime(each, name), expected) <= SINGLE_REORDERED
-    for each in (network, strict(name).eval()):
-        if name == NOT_TRACED:
-            with pytest.raises(ValueError, match="TracedModules don't support parameter sharing between modules"):
-                torch.jit.trace(each, images(name))
-        else:
-            traced = torch.jit.trace(each, images(name))
-            assert relative_error(answer(traced, name, 5), answer(each, name, 5)) <= SINGLE_REORDERED
+    if name != NOT_TRACED:
+        traced = torch.jit.trace(network, images(name))
+        assert relative_error(answer(traced, name, 5), expected) <= SINGLE_REORDERED
 
 
 def in_space() -> enn.SequentialModule:

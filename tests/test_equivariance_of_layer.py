@@ -101,7 +101,6 @@ def test_one_frequency_at_zero_keeps_translation_along_that_axis(axis: int) -> N
     ("space", "pair", "soft_part"),
     [
         ("C8", "quotient -> induced", "continuous"),
-        ("D4", "mixed, sheared -> regular", "tied"),
         ("D4", "regular -> trivial", "continuous"),
         ("flip", "regular -> irreps", "continuous"),
         ("O(2)", "band-limited -> irreps", "continuous"),

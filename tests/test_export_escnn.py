@@ -127,7 +127,6 @@ MODULES: dict[str, Callable[[], EquivariantModule]] = {
     "transposed": lambda: enn.R2ConvTransposed(MIXED, MIXED, 3, 1, 1, stride=2, recompute=True),
     "relu": lambda: enn.ReLU(MIXED),
     "elu": lambda: enn.ELU(MIXED, alpha=0.5),
-    "identity": lambda: enn.IdentityModule(MIXED),
     "max pool": lambda: enn.PointwiseMaxPool2D(C4, 3, stride=2, padding=1),
     "max pool, ceil": lambda: enn.PointwiseMaxPool2D(C4, 2, ceil_mode=True),
     "max pool, antialiased": lambda: enn.PointwiseMaxPoolAntialiased2D(C4, 3, stride=2, padding=1),
@@ -158,7 +157,6 @@ MODULES: dict[str, Callable[[], EquivariantModule]] = {
     "gates apart, D4": lambda: two_inputs(mixed(D4)),
     "gates inside": lambda: uniform(SO2),
     "pointwise elu": lambda: enn.PointwiseNonLinearity(regular(D4), "p_elu"),
-    "pointwise sigmoid": lambda: enn.PointwiseNonLinearity(regular(D4), "p_sigmoid"),
     "pointwise tanh": lambda: enn.PointwiseNonLinearity(FieldType(SO2, [SO2.trivial_repr] * 3), "p_tanh"),
     "Fourier elu": lambda: enn.FourierELU(SO2, 2, SO2.fibergroup.bl_irreps(2), type="regular", N=8),
     "Fourier tanh, O(2)": lambda: fourier(O2, function="p_tanh"),
@@ -187,7 +185,6 @@ GEOMETRIES: dict[str, dict[str, object]] = {
     "circular, even": {"kernel_size": 4, "padding": (2, 1), "padding_mode": "circular"},
     "groups": {"groups": 2, "padding": (1, 2)},
     "dilated, no bias": {"bias": False, "dilation": 2, "padding": 2},
-    "kernel 1": {"kernel_size": 1},
 }
 for _name, _options in GEOMETRIES.items():
     MODULES[f"R2Conv, {_name}"] = lambda options={"kernel_size": 3, "recompute": True} | _options: enn.R2Conv(

@@ -332,7 +332,6 @@ def network() -> enn.SequentialModule:
 FORMS: dict[str, Callable[[], EquivariantModule]] = {
     "stationary": lambda: soft_layer(C4, padding=0),
     "in translation": lambda: in_translation(padding=1, padding_mode="reflect"),
-    "in translation, stride": lambda: in_translation(stride=2, padding=1),
     "network": network,
 }
 

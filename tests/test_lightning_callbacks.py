@@ -128,7 +128,6 @@ PLANE, VOLUMES = torch.ones(2, 4, 5, 5), torch.ones(2, 4, 5, 5, 5)
 @pytest.mark.parametrize(
     ("batch", "images"),
     [
-        (PLANE, PLANE),
         ([torch.zeros(2, dtype=torch.long), PLANE], PLANE),
         ({"label": torch.zeros(2), "more": ({"image": PLANE}, "name")}, PLANE),
         ([VOLUMES, torch.zeros(2)], VOLUMES),

@@ -189,15 +189,6 @@ def test_accuracy_by_angle_begins_and_ends_with_images_as_they_are() -> None:
     assert dashed.get_ydata() == pytest.approx([90, 80, 90, 90])
 
 
-def test_mirrors_are_triangles_and_turns_of_space_are_not_joined() -> None:
-    report = RobustnessReport(0.9, 100, (turned(90, 0.5), turned(90, 0.7), turned(0, 0.4, subgroup="reflection")))
-    axes = plots.plot_robustness({"soft": report})
-    assert axes.lines[0].get_linestyle() == "None"
-    (triangles,) = [line for line in axes.lines if line.get_marker() == "^"]
-    assert triangles.get_ydata() == pytest.approx([40])
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["soft", "soft, reflections"]
-
-
 PROFILE = SymmetryProfile(
     (
         ProfileRow("conv", "rotation 90° about x", "rotation", QUARTER, 0.4, 0.1),

@@ -145,12 +145,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
             dilated.evaluate_output_shape(shape)
     for relax in (None, {"translation": 0.2}):
         # Reflection has n − 1 pixels to copy, a circle n.
-        for mode, padding, side in (
-            ("reflect", 3, 3),
-            ("reflect", (0, 4), 4),
-            ("circular", 4, 3),
-            ("circular", (5, 0), 4),
-        ):
+        for mode, padding, side in (("reflect", (0, 4), 4), ("circular", 4, 3)):
             layer = RelaxedR2Conv(REGULAR, REGULAR, 3, padding=padding, padding_mode=mode, relax=relax)
             with pytest.raises(ValueError, match=f"padding .*{mode}"):
                 layer(input_of(side, side))

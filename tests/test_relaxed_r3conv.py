@@ -9,7 +9,6 @@ import torch
 from errors import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED, relative_error
 from escnn import gspaces
 from escnn import nn as enn
-from escnn.group import InsufficientIrrepsException
 from escnn.group.groups import _numerical_thomson, so3_utils
 from escnn.nn import FieldType
 from group_average import check_strict_part
@@ -176,15 +175,3 @@ def test_memory_of_a_basis_is_known_before_it_is_spent() -> None:
     fields = FieldType(gspaces.fullOctaOnR3(), [gspaces.fullOctaOnR3().regular_repr])
     with pytest.warns(UserWarning, match=r"takes 1\.0 GB, and about 6\.\d GB while escnn samples it.*irreps"):
         warn_of_heavy_basis(fields, fields, 5, 1)
-
-
-def test_gspace_on_which_escnn_builds_no_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which irreps escnn lacks depends on the gspaces that were built before."""
-    fields = small.volume_type("cone")
-
-    def build(*arguments: object, **options: object) -> None:
-        raise InsufficientIrrepsException(fields.fibergroup)
-
-    monkeypatch.setattr(enn.R3Conv, "__init__", build)
-    with pytest.raises(ValueError, match="continuous dihedral and conical gspaces of space want maximum_frequency=6"):
-        RelaxedR3Conv(fields, fields, 5)

@@ -1,6 +1,5 @@
 """What does not work is refused on import, with what to type; compat/ stands in for lie_learn."""
 
-import doctest
 import importlib
 import importlib.metadata
 import importlib.util
@@ -10,7 +9,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import escnn
 import numpy as np
 import pytest
 import torch
@@ -118,14 +116,3 @@ def test_matrices_are_orthogonal_and_multiply_as_rotations_do(degree: int, stand
         # Rz(α) Ry(β) Rz(γ) · Rz(−γ) Ry(β) Rz(γ) = Rz(α) Ry(2β) Rz(γ)
         product = found @ matrix(degree, -gamma, beta, gamma)
         assert np.abs(product - matrix(degree, alpha, 2 * beta, gamma)).max() <= ROUNDING_OF_PRODUCTS
-
-
-def test_escnn_imports_nothing_else_of_lie_learn() -> None:
-    files = Path(escnn.__path__[0]).rglob("*.py")
-    lines = [line.strip() for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    imports = [line for line in lines if line.startswith(("from lie_learn", "import lie_learn"))]
-    assert imports == ["from lie_learn.representations.SO3.wigner_d import wigner_D_matrix"]
-
-
-def test_its_example_runs(stand_in: ModuleType) -> None:
-    assert doctest.testmod(stand_in) == (0, 1)

@@ -47,7 +47,6 @@ class Doubled(RelaxedR2Conv):
 # Layers whose soft weights are factors of channels, taps and pixels.
 MODULATED: dict[str, Callable[..., RelaxedLayer]] = {
     "no element of its own": partial(soft_layer, "C4", "regular -> trivial", kernel_size=5),
-    "irreps": partial(soft_layer, "SO(2)", "irreps -> irreps"),
     "two subgroups": partial(soft_layer, "D4", "regular -> two regular", relax=IN_D4),
     "stride, dilation": partial(soft_layer, "C4", "regular -> regular", stride=2, dilation=2, padding=2),
     "groups": partial(soft_layer, "C4", "two regular -> two regular", groups=2, relax=EVERYWHERE),
@@ -56,7 +55,6 @@ MODULATED: dict[str, Callable[..., RelaxedLayer]] = {
     "all directions": partial(
         soft_layer, "C4", "regular -> regular", relax=EVERYWHERE, kernel=partial(TiedKernel, all_directions=True)
     ),
-    "learned ω′": partial(soft_layer, "C4", "regular -> irreps", relax=EVERYWHERE, learn_relaxation=True),
     "transposed, groups": partial(soft_transposed_layer, "C4", "two regular -> two regular", groups=2),
     "transposed, at pixels": partial(
         soft_transposed_layer, "C4", "two regular -> irreps + irreps", groups=2, relax=EVERYWHERE

@@ -52,8 +52,6 @@ OPTIONS: list[tuple[str, dict[str, object]]] = [
     ("tied", {"groups": 2, "kernel_size": 4}),
     ("continuous", {"groups": 2}),
     ("tied", {"kernel_size": 1}),
-    ("tied", {"kernel_size": 2}),
-    ("tied", {"kernel_size": 5}),
     ("tied", {"dilation": 2}),
     ("tied", {"learn_relaxation": True}),
     ("continuous", {"kernel_size": 5, "support": "disk"}),

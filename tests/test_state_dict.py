@@ -44,7 +44,6 @@ def state_of(**arguments: Any) -> OrderedDict[str, torch.Tensor]:
 
 MISFITS: dict[str, tuple[dict[str, object], str]] = {
     "kernel size": ({"kernel_size": 5}, "kernel size is 5, here 3"),
-    "group": ({"space": "C8"}, r"group is C8_on_R2\[\(None, 8\)\], here C4_on_R2\[\(None, 4\)\]"),
     "fields of the input": ({"pair": "two regular -> regular"}, "input is 2 regular, here 1 regular"),
     "fields of the output": (
         {"pair": "regular -> trivial + regular"},
@@ -68,7 +67,6 @@ MISFITS_OF_KAPPA: dict[str, tuple[dict[str, object], str]] = {
         {"rotation_coordinates": "log", "relax": {"rotation": 1.0}},
         "rotation coordinates is log, here circle",
     ),
-    "dilation": ({"dilation": 2}, "dilation is 2, here 1"),
 }
 
 

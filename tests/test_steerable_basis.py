@@ -29,15 +29,12 @@ CASES = [
 # Arguments of R2Conv that shape its basis; here they mean what they mean there.
 SHAPES: dict[str, dict[str, object]] = {
     "kernel 1": {"kernel_size": 1},
-    "kernel 4": {"kernel_size": 4},
     "kernel 5": {"kernel_size": 5},
     "dilation": {"kernel_size": 3, "dilation": 2},
     "groups": {"kernel_size": 3, "groups": 2},
     "rings and sigma": {"kernel_size": 5, "rings": [0.0, 1.0, 2.0], "sigma": [0.4, 0.5, 0.6]},
-    "cutoff": {"kernel_size": 5, "frequencies_cutoff": 1.0},
     "cutoff function": {"kernel_size": 5, "frequencies_cutoff": lambda radius: 2 * radius},
     "basis filter": {"kernel_size": 5, "basis_filter": lambda attributes: attributes["radius"] > 0.5},
-    "no bias": {"kernel_size": 3, "bias": False},
     "cutoff of no frequency": {"kernel_size": 3, "frequencies_cutoff": 0.0},
     "dilated rings in pixels": {"kernel_size": 3, "rings": [0.0, 2.0], "dilation": 2},
     "width of all": {"kernel_size": 3, "sigma": 1.0},

@@ -102,7 +102,6 @@ def test_elements_of_space_stand_by_their_axes() -> None:
     [
         ("D4", "regular -> trivial"),
         ("D4 axis 45°", "quotient -> regular"),
-        ("flip", "regular -> irreps"),
         ("O(2)", "irreps -> irreps"),
     ],
 )
