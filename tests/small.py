@@ -348,7 +348,6 @@ def volume_errors(layer: RelaxedR3Conv, elements: list[GroupElement], size: int 
     return [equivariance_error(layer, volumes, element) for element in elements]
 
 
-# Arguments of transposed volumes.
 TRANSPOSED_VOLUMES: dict[str, dict[str, Any]] = {
     "up": {"padding": 1, "stride": 2, "output_padding": 1},
     "uneven": {"padding": (1, 0, 2), "stride": 2, "output_padding": (0, 1, 1)},

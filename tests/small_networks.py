@@ -26,7 +26,6 @@ _SOFT = {"rotation": 0.2}
 _EVERYWHERE = {"rotation": 0.2, "translation": (0.2, 0.4)}
 _CONTINUOUS = {"soft_part": "continuous"}
 
-# Name → symmetry, field types, arguments.
 FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
     "strict": (*_C4, {"relax": None}),
     "strict, continuous": (*_C4, {"relax": None, **_CONTINUOUS}),

@@ -201,7 +201,6 @@ def test_layer_that_keeps_a_subgroup_equals_the_loops(space: str, pair: str, kee
     assert compare(*layer_and_loops(space, pair, kind, keep=keep, padding=1), *SIZES[kind]) <= ROUNDING
 
 
-# Padding, stride and the like of transposed layers.
 TRANSPOSED: dict[str, tuple[str, str, str, dict[str, object]]] = {
     "plain": ("SO(2)", "irreps -> trivial", "in translation", {}),
     "padding pair": ("D4", "trivial -> regular", "stationary", {"padding": (1, 0)}),

@@ -212,6 +212,11 @@ def with_hook(layer: R2Conv, register: str) -> R2Conv:
     return layer
 
 
+def with_own_forward(layer: R2Conv) -> R2Conv:
+    layer.forward = partial(R2Conv.forward, layer)
+    return layer
+
+
 def parametrized(layer: R2Conv) -> R2Conv:
     parametrize.register_parametrization(layer, "weights", torch.nn.Tanh())
     return layer
@@ -219,6 +224,7 @@ def parametrized(layer: R2Conv) -> R2Conv:
 
 MORE_THAN_A_KERNEL = {
     "subclass": (lambda: Doubled(FIELDS, FIELDS, 3), "1, a Doubled, has methods of its own.*type.layer. is R2Conv"),
+    "forward": (lambda: with_own_forward(Named(FIELDS)), "1, a Named, has methods of its own"),
     "hook": (lambda: with_hook(Named(FIELDS), "register_forward_hook"), "1 has forward_hooks, which would be lost"),
     "parametrization": (lambda: parametrized(Named(FIELDS)), r"1 has parametrized \['weights'\]"),
     "transposed": (lambda: Transposed(FIELDS, FIELDS, 3), r"layer: type\(layer\) is R2ConvTransposed"),

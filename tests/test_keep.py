@@ -11,7 +11,6 @@ from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network
 
 C8 = ("C8", "regular -> regular")
 KINDS = "regular + trivial + regular + quotient"
-# Space, fields, group to keep.
 KEPT = [
     (*C8, "C4"),
     ("C8", "regular -> irreps", "C4"),

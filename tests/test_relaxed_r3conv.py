@@ -92,7 +92,6 @@ def test_finer_sample_of_rotations_is_closed_under_the_cube() -> None:
         layers[0].load_state_dict(layers[1].state_dict())
 
 
-# Arguments of the geometry.
 PLACES = {"plain": {}, **small.TRANSPOSED_VOLUMES}
 
 

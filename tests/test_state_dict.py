@@ -56,7 +56,6 @@ MISFITS: dict[str, tuple[dict[str, object], str]] = {
     "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\], .* harden_network"),
     "continuous": (CONTINUOUS, "strict kernel is continuous, here steerable"),
 }
-# The same of a layer with a continuous kernel.
 MISFITS_OF_KAPPA: dict[str, tuple[dict[str, object], str]] = {
     "kernel net": ({"net": SirenKernel}, r"kernel net is \['siren', 32\], here \['fourier', 32\]"),
     "filter frequency": (
