@@ -35,7 +35,6 @@ BAD = {
     "two frequencies of rotation": ({"relax": {"rotation": (0.1, 0.1)}}, ValueError, "relax.*rotation.*1 value"),
     "pair in words": ({"relax": {"translation": "12"}}, TypeError, r"relax.*translation.*pair \(x, y\).*'12'"),
 }
-# Those of escnn's basis.
 NOTHING = {"frequencies_cutoff": lambda radius: -1.0, "rings": [1.0]}
 BAD_BASIS = {
     "sigma of more rings": ({"rings": [1.0], "sigma": [0.5, 0.6]}, ValueError, r"sigma.*1 rings.*\[0.5, 0.6\]"),

@@ -362,6 +362,14 @@ def test_what_is_shared_stays_shared_and_what_is_frozen_frozen() -> None:
     assert answer_to(R2Conv(C4, C4, 3), torch.zeros(1, C4.size, 5, 5)).dtype == torch.float32
 
 
+def test_transposed_groups_with_a_bias_load_into_what_escnn_builds() -> None:
+    """As built escnn's buffer of the expanded bias has the size of a group."""
+    layer, fresh = RelaxedR2ConvTransposed(C4, C4, 3, groups=2, relax=None), R2ConvTransposed(C4, C4, 3, groups=2)
+    fresh.load_state_dict(to_escnn(settled(layer)).state_dict())
+    features = random_input(C4, torch.float32)
+    assert relative_error(answer_to(fresh.eval(), features), answer_to(layer, features)) <= SINGLE
+
+
 def of_two_layers() -> enn.SequentialModule:
     convolutions = [R2Conv(C4, C4, 3, padding=1), R2Conv(C4, C4, 5, padding=2, bias=False)]
     return enn.SequentialModule(convolutions[0], enn.InnerBatchNorm(C4), enn.ReLU(C4), convolutions[1])

@@ -41,8 +41,7 @@ RELAXED: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "soft translation and rotation": ("regular", {"relax": BOTH}, 29, 9),
 }
 RELAXED |= {"partial": ("regular", {}, 41, 19), "residual": ("regular", {}, 11, 5), "weighted": ("regular", {}, 27, 11)}
-# Other versions of torch count a few more.
-SLACK = 3
+SLACK = 3  # other versions of torch count a few more
 
 
 def layer_of(name: str) -> nn.Module:

@@ -124,7 +124,7 @@ def test_soft_translation_leaves_the_elements_of_the_group_as_they_are() -> None
 @pytest.mark.parametrize("kernel", [None, ContinuousKernel(hidden_size=4)], ids=["tied", "continuous"])
 def test_softness_in_both_is_moved_at_every_position(kernel: object) -> None:
     """Against banks at every pixel of the reference image, both turned by numpy."""
-    types = small.types("C4", "regular -> regular")
+    types = small.types("C4", "regular -> regular + irreps")
     relax = {"rotation": 0.25, "translation": 0.3}
     layer = RelaxedR2Conv(*types, 3, relax=relax, initial_softness=0.1, kernel=kernel).double()
     banks = layer.filter_banks(8).detach().numpy()

@@ -160,7 +160,7 @@ def test_empty_batch_and_batch_of_one_and_the_meta_device_give_what_they_should(
     assert (found.shape, found.dtype) == (whole.shape, whole.dtype)
 
 
-# Forms whose soft part does nothing for a while, beside those of :mod:`forms`.
+# Forms whose soft part does nothing for a while.
 IDLE: dict[str, Callable[[RelaxedR2Conv], None]] = {
     "soft, at zero": lambda layer: layer.set_domain_frequency(rotation=0.0),
     "learned, hardened": RelaxedR2Conv.harden,
