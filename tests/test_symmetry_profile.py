@@ -71,7 +71,7 @@ TURNS_ABOUT_Z = ("rotation 90° about z", "rotation 180° about z", "rotation 27
 KEPT_IN_SPACE: dict[str, tuple[str, object, tuple[str, ...]]] = {
     "octahedral, axis": ("octahedral", "SO(2)", TURNS_ABOUT_Z),
     "octahedral, C4": ("octahedral", (False, 4), TURNS_ABOUT_Z),
-    "SO(3), axis": ("SO(3)", "SO(2)", TURNS_ABOUT_Z),
+    "O(3), axis": ("O(3)", "SO(2)", TURNS_ABOUT_Z),
     "O(3), cone": (
         "O(3)",
         ("cone", -1),

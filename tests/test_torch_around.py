@@ -22,6 +22,7 @@ from small_networks import (
     train_a_step,
 )
 from torch import Tensor, distributed, nn
+from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call, grad, jvp, stack_module_state, vjp, vmap
@@ -88,6 +89,24 @@ def test_ensemble_of_layers_is_mapped_over_its_parameters(form: str, mode: str) 
         of_layer = torch.autograd.grad(expected, list(layer.parameters()))
         for (name, _), gradient in zip(layer.named_parameters(), of_layer, strict=True):
             assert relative_error(gradients[name][number].detach(), gradient) <= ROUNDING
+
+
+@FORWARDS
+@torch.no_grad()
+def test_dual_weights_have_a_slope_where_their_bank_is_kept() -> None:
+    """K is linear in the strict weights."""
+    layer = layer_of("soft").eval()
+    features = features_of(layer)
+    weights = layer._parameters.pop("weights").detach()
+
+    def answer_with(given: Tensor) -> Tensor:
+        layer.weights = given
+        return layer(layer.in_type(features)).tensor
+
+    expected = answer_with(0 * weights).neg() + answer_with(weights)
+    with forward_ad.dual_level():
+        slope = forward_ad.unpack_dual(answer_with(forward_ad.make_dual(weights, weights))).tangent
+    assert relative_error(slope, expected) <= ROUNDING
 
 
 @FORWARDS
