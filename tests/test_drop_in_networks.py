@@ -113,7 +113,6 @@ def answer_of_onnx_runtime(network: nn.Module, name: str) -> Tensor:
 
 
 @EVERY_NETWORK
-@torch.no_grad()
 def test_trace_and_onnx_runtime_compute_the_same_for_any_batch_size(name: str) -> None:
     network = trained(name).eval()
     expected = answer(network, name, 5)
