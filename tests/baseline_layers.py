@@ -1,7 +1,5 @@
 """The other ways to relax as the tests want them: float64, every weight away from its start, relaxed well."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,11 +1,7 @@
-"""Six small networks written with escnn, each with a forward of its own, from tensor to tensor.
+"""Two small networks written with escnn, each with a forward of its own, from tensor to tensor.
 
-Together they have convolutions and transposed ones with strides, all kinds of pooling, joined and restricted fields,
-irreps with gates and norms, induced and disentangled fields, functions on SO(2), vector fields, masks, arguments of the
-basis, recurrence, and weights drawn in a loop. Every class takes what stands for ``R2Conv`` and ``R2ConvTransposed``.
+Together they have strides, transposed convolutions, poolings, skips, induced and disentangled fields, gates and norms.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 
@@ -19,9 +15,8 @@ from torch import Tensor, nn
 Layer = Callable[..., EquivariantModule]
 
 C4 = gspaces.rot2dOnR2(4)
-D4, D6 = gspaces.flipRot2dOnR2(4), gspaces.flipRot2dOnR2(6)
+D4 = gspaces.flipRot2dOnR2(4)
 SO2, O2 = gspaces.rot2dOnR2(-1, maximum_frequency=2), gspaces.flipRot2dOnR2(-1, maximum_frequency=2)
-BASIS = {"sigma": 0.5, "frequencies_cutoff": 2.0, "maximum_offset": 1}
 
 
 def trivial(space: gspaces.GSpace2D, count: int = 1) -> FieldType:
@@ -58,55 +53,6 @@ class SkipUNet(nn.Module):
         return torch.sigmoid(self.last(enn.tensor_directsum([fine, self.up(joined)])).tensor)
 
 
-class ConvLSTM(nn.Module):
-    """A cell over C4 that reads frames in turn: (batch, time, 1, H, W) → (batch, 1, H, W)."""
-
-    def __init__(self, convolution: Layer, transposed: Layer) -> None:
-        super().__init__()
-        self.frame, self.hidden = trivial(C4), regular(C4, 2)
-        self.gates = convolution(self.frame + self.hidden, regular(C4, 8), kernel_size=3, padding=1)
-        self.readout = convolution(self.hidden, self.frame, kernel_size=1)
-
-    def forward(self, frames: Tensor) -> Tensor:
-        batch, _, _, height, width = frames.shape
-        hidden = cell = frames.new_zeros(batch, self.hidden.size, height, width)
-        for frame in frames.unbind(1):
-            joined = enn.tensor_directsum([self.frame(frame), self.hidden(hidden)])
-            gates, candidate = self.gates(joined).tensor.split([3 * self.hidden.size, self.hidden.size], dim=1)
-            keep, take, give = torch.sigmoid(gates).chunk(3, dim=1)
-            cell = keep * cell + take * torch.tanh(candidate)
-            hidden = give * torch.tanh(cell)
-        return self.readout(self.hidden(hidden)).tensor
-
-
-class FourierFields(nn.Module):
-    """Band-limited functions on SO(2), ELU on samples of them, blurred pooling (escnn's tutorial)."""
-
-    def __init__(self, convolution: Layer, transposed: Layer) -> None:
-        super().__init__()
-        self.input_type = trivial(SO2)
-        irreps = SO2.fibergroup.bl_irreps(2)
-        self.activations = nn.ModuleList(
-            enn.FourierELU(SO2, 1, irreps=irreps, type="regular", N=8, inplace=True) for _ in range(2)
-        )
-        first, second = self.activations
-        self.conv1 = convolution(self.input_type, first.in_type, kernel_size=5, padding=1)
-        self.bn1 = enn.IIDBatchNorm2d(first.in_type)
-        self.conv2 = convolution(first.in_type, second.in_type, kernel_size=3)
-        self.bn2 = enn.IIDBatchNorm2d(second.in_type)
-        self.pool = enn.PointwiseAvgPoolAntialiased(second.out_type, sigma=0.66, stride=2)
-        self.invariant = convolution(second.out_type, trivial(SO2, 4), kernel_size=3, bias=False)
-        self.linear = nn.Linear(4, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.input_type(images)
-        for conv, norm, activation in zip(
-            (self.conv1, self.conv2), (self.bn1, self.bn2), self.activations, strict=True
-        ):
-            x = activation(norm(conv(x)))
-        return self.linear(self.invariant(self.pool(x)).tensor.amax((2, 3)))
-
-
 class Irreps(nn.Module):
     """Induced fields of O(2), restricted to SO(2) and disentangled; gates, norms, and pooling by norms."""
 
@@ -136,94 +82,10 @@ class Irreps(nn.Module):
         return self.linear(self.norms(x).tensor.mean((2, 3)))
 
 
-class RobotPolicy(nn.Module):
-    """Actor and critic on a picture from above: invariant and vector actions, the value of the mean action.
-
-    The encoder is over D4, actions over its rotations. The critic takes the largest response with its direction.
-    """
-
-    def __init__(self, convolution: Layer, transposed: Layer) -> None:
-        super().__init__()
-        fields = regular(D4)
-        self.encoder = enn.SequentialModule(
-            convolution(trivial(D4, 2), fields, 3, padding=1, stride=2),
-            enn.ReLU(fields),
-            enn.PointwiseMaxPool(fields, 2),
-            convolution(fields, fields, 3),
-            enn.ReLU(fields),
-        )
-        features = fields.restrict((None, 4))
-        space = features.gspace
-        # The gripper and its height beside a step in the plane; a deviation of each.
-        self.action = FieldType(space, [space.trivial_repr] * 2 + [space.irrep(1)])
-        self.actor = convolution(features, self.action + trivial(space, 3), kernel_size=1)
-        self.critic = convolution(features + self.action, regular(space, 2), kernel_size=1)
-        self.vector = enn.VectorFieldNonLinearity(self.critic.out_type)
-        self.length = enn.NormPool(self.vector.out_type)
-        self.value = nn.Linear(2, 1)
-
-    def forward(self, pictures: Tensor) -> Tensor:
-        features = self.encoder(enn.GeometricTensor(pictures, self.encoder.in_type)).restrict((None, 4))
-        mean, deviation = self.actor(features).tensor.split([self.action.size, 3], dim=1)
-        action = self.action(torch.tanh(mean))
-        hidden = self.length(self.vector(self.critic(enn.tensor_directsum([features, action]))))
-        value = self.value(torch.relu(hidden.tensor.mean((2, 3))))
-        return torch.cat([action.tensor.flatten(1), deviation.clamp(-4, 4).exp().flatten(1), value], dim=1)
-
-
-class Block(EquivariantModule):
-    """A block of escnn's ``examples/e2wrn.py``."""
-
-    def __init__(self, convolution: Layer, in_type: FieldType, out_type: FieldType, stride: int) -> None:
-        super().__init__()
-        self.in_type, self.out_type = in_type, out_type
-        self.bn1, self.relu1 = enn.InnerBatchNorm(in_type), enn.ReLU(in_type, inplace=True)
-        self.conv1 = convolution(in_type, out_type, kernel_size=3, padding=1, bias=False, **BASIS)
-        self.bn2, self.relu2 = enn.InnerBatchNorm(out_type), enn.ReLU(out_type, inplace=True)
-        self.conv2 = convolution(out_type, out_type, kernel_size=3, padding=1, stride=stride, bias=False, **BASIS)
-        self.shortcut = convolution(in_type, out_type, kernel_size=1, stride=stride, bias=False)
-
-    def forward(self, x: GeometricTensor) -> GeometricTensor:
-        normal = self.relu1(self.bn1(x))
-        out = self.conv2(self.relu2(self.bn2(self.conv1(normal))))
-        out += self.shortcut(normal)
-        return out
-
-    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return self.conv2.evaluate_output_shape(self.conv1.evaluate_output_shape(input_shape))
-
-
-class ResNet(nn.Module):
-    """Classifier over D6 of masked images, with large steps and arguments of the basis; a loop draws weights."""
-
-    def __init__(self, convolution: Layer, transposed: Layer) -> None:
-        super().__init__()
-        fields = regular(D6)
-        self.mask = enn.MaskModule(trivial(D6, 3), 17, margin=1)
-        self.conv1 = convolution(trivial(D6, 3), fields, 5, padding=2, stride=4, bias=False, **BASIS)
-        self.layers = nn.Sequential(Block(convolution, fields, fields, 1), Block(convolution, fields, fields, 2))
-        self.pool, self.gpool = enn.PointwiseAvgPool(fields, kernel_size=2, stride=1), enn.GroupPooling(fields)
-        self.drop, self.linear = nn.Dropout(0.0), nn.Linear(4, 5)
-        for name, module in self.named_modules():
-            # isinstance(module, R2Conv), with the name that stands in the place of R2Conv.
-            if isinstance(module, type(self.conv1)):
-                init = enn.init.deltaorthonormal_init if "conv2" in name else enn.init.generalized_he_init
-                init(module.weights.data, module.basisexpansion)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.layers(self.conv1(self.mask(enn.GeometricTensor(images, self.mask.in_type))))
-        x = self.gpool(self.pool(x)).tensor
-        return self.linear(self.drop(x.reshape(x.size(0), -1)))
-
-
-# With the shape of one image; (time, channels, height, width) for the ConvLSTM.
+# With the shape of one image.
 NETWORKS: dict[str, tuple[Callable[[Layer, Layer], nn.Module], tuple[int, ...]]] = {
     "U-Net, D4": (SkipUNet, (3, 8, 8)),
-    "ConvLSTM, C4": (ConvLSTM, (3, 1, 8, 8)),
-    "SO(2), Fourier": (FourierFields, (1, 11, 11)),
     "irreps, O(2) and SO(2)": (Irreps, (1, 12, 12)),
-    "robot policy, D4 and C4": (RobotPolicy, (2, 11, 11)),
-    "ResNet, D6, arguments of the basis": (ResNet, (3, 17, 17)),
 }
 
 

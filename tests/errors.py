@@ -1,7 +1,5 @@
 """Elements that act on feature maps of the plane and of space, errors of equivariance, and how large they may be."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A classifier of two soft layers for the tests of the evidence, its images, and soft weights of a network."""
 
-from __future__ import annotations
-
 import torch
 from escnn import nn as enn
 from small import soft_regular_layer

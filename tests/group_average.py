@@ -3,8 +3,6 @@
 Nothing here knows how a layer makes its kernel. Elements must map the grid of taps to itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,10 +25,7 @@ def kernel_of(layer: Layer) -> Tensor:
 
 
 def subgroup_elements(space: GSpace, subgroups: Sequence[str] = ()) -> list[GroupElement]:
-    """The identity and the elements on the grid that the named subgroups hold; all of them without names.
-
-    Reflections alone are {1, f}, where f is the reflection that the gspace names.
-    """
+    """The elements on the grid that the named subgroups hold, reflections alone {1, f}; all of them without names."""
     sample = Elements(space, samples=4)
     chosen = [space.fibergroup.identity]
     for element in on_grid_elements(space):
@@ -80,12 +75,9 @@ def _tap_numbers(layer: Layer, element: GroupElement) -> list[int]:
 
 @torch.no_grad()
 def check_strict_part(layer: Layer, *subgroups: str) -> float:
-    """The hardened layer is the mean over the subgroups, and the softness is what that leaves out of the energy.
+    """The hardened layer is the mean over the subgroups, and the softness, which is returned, what that leaves out.
 
     It is half of the mean square of the error, too: mean over h of ‖hKh⁻¹ − K‖² = 2‖K − PK‖² = 2s‖K‖².
-
-    Returns:
-        The softness.
     """
     bank = kernel_of(layer)
     moved = acted(layer, bank, subgroup_elements(layer.in_type.gspace, subgroups))

@@ -1,7 +1,5 @@
 """Counts of the operations of a call that are not views, each a launch on a GPU, and of its waits for a device."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +15,7 @@ WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "item", "lift_fresh", "ma
 
 
 class CountOperations(TorchDispatchMode):
-    """Counts within its context.
-
-    Attributes:
-        operations: how often each was called that is not a view.
-        waits: how often each was called for which a device is waited for.
-    """
+    """Within its context: how often each operation was called that is not a view, and each that waits for a device."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -3,13 +3,10 @@
 Two mistakes show on a GPU alone: a layer mixes tensors of both devices, which torch refuses, or it asks for a number
 (``.item()``, ``if tensor:``), so that the CPU waits in every step. Within :func:`pretend` both show on the CPU.
 
-Every tensor lies on the CPU. :class:`PretendDevice` sees each call of a torch function before torch does, and remembers
-the memory of tensors that were made on ``DEVICE``, moved to it or computed from such. It answers ``tensor.device`` from
-that, raises torch's error where a call mixes the two, and counts the calls that wait. Values and gradients are real. It
-does not see what torch calls inside of one function, as in a backward pass.
+Every tensor lies on the CPU. :class:`PretendDevice` sees each call of a torch function before torch does, remembers the
+memory of tensors on ``DEVICE``, raises torch's error where a call mixes the two, and counts the calls that wait. What
+torch calls inside of one function, as in a backward pass, it does not see.
 """
-
-from __future__ import annotations
 
 import contextlib
 from collections import Counter
@@ -43,11 +40,7 @@ _STORAGES: dict[int, UntypedStorage] = {}
 
 
 class PretendDevice(TorchFunctionMode):
-    """The device, with what waited for it.
-
-    Attributes:
-        waits: how often each function did.
-    """
+    """The device, with how often each function waited for it."""
 
     def __init__(self) -> None:
         super().__init__()

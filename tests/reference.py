@@ -9,8 +9,6 @@ It loops over pixels, taps and group elements of the plane and of space, with es
 the layer it takes the place of the convolution and the bias; κ is given, see ``reference_kappas``.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -49,13 +47,7 @@ def position_of(pixel: Index, size: Index) -> Point:
 
 
 class Oracle:
-    """A layer in one state evaluated by loops.
-
-    Args:
-        layer: gives the place of the convolution and the bias.
-        kappa: κ.
-        elements: those over which the mean is taken.
-    """
+    """A layer in one state, which gives the place of the convolution and the bias, evaluated by loops."""
 
     def __init__(self, layer: Layer, kappa: Kappa, elements: Elements) -> None:
         self.layer, self.kappa = layer, kappa

@@ -4,8 +4,6 @@ An element is r fˢ: f is the inversion of space where the group has it, else th
 plane the coordinates of r are those of the point (cos θ, sin θ), in space the nine numbers of its matrix over √2.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -36,15 +34,10 @@ def sampled(group: Group, samples: int) -> list[GroupElement]:
 
 
 class Elements:
-    """The elements over which a kernel is averaged.
+    """The elements over which a kernel is averaged, with those of the kept group.
 
-    Args:
-        space: the gspace.
-        samples: number of rotations by which a continuous group is sampled.
-        kept: the elements of the kept group; none but the identity where nothing is kept.
-        about_axis: whether all rotations about z are kept beside them.
-        fold: the number n of kept turns about the only axis: coordinates are those of nθ.
-        form: ``"circle"``, or ``"log"`` for the angle over 2π.
+    With ``about_axis`` all rotations about z are kept, ``fold`` is the number n of kept turns about the only axis, of
+    which coordinates are those of nθ, and the ``form`` ``"log"`` has the angle over 2π.
     """
 
     def __init__(

@@ -4,8 +4,6 @@ Of a tied layer it takes ω′, its strict kernel and its soft weights; of a con
 function of two points, and the output weights of each pair of fields.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -16,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from escnn.group import Representation
-from reference import Index, Layer, Oracle, kernel_types, matrix_of, position_of, taps_of
+from reference import Index, Layer, kernel_types, matrix_of, position_of, taps_of
 from reference_group import Elements, Point, permutation
 from small import ROUGH
 from torch import Tensor
@@ -38,13 +36,8 @@ class Function(NamedTuple):
 class Modulation:
     """m(d; a) = Σ α h(a) E + Σ μ h(a) ⟨e_k, d/|d|⟩ⁿ for each row of κ, h being functions of elements or of positions.
 
-    Args:
-        fields: those of the rows.
-        elements: those over which the mean is taken.
-        values: every h at the reference, (positions, functions, elements).
-        taps: offsets in pixels; without them there are no functions of taps.
-        degrees: the powers n that are tried until one has a mean.
-        has_sides: whether a field has the functions of taps.
+    ``values`` are every h at the reference, (positions, functions, elements); ``taps`` offsets in pixels, without which
+    there are no functions of taps; ``degrees`` the powers n that are tried until one has a mean.
     """
 
     def __init__(
@@ -251,14 +244,7 @@ class Block(NamedTuple):
 
 
 class ContinuousKappa:
-    """κ = Σ w φ of the paper's form.
-
-    Args:
-        layer: gives its numbers.
-        elements: those over which the mean is taken.
-        filter_frequency: ω.
-        support: the window.
-    """
+    """κ = Σ w φ of the paper's form, with the numbers of a layer."""
 
     def __init__(
         self, layer: Layer, elements: Elements, filter_frequency: Mapping[str, float] = ROUGH, support: str = "smooth"
@@ -372,9 +358,3 @@ def window_weight(tap: Point, kernel_size: int, dilation: int, support: str) -> 
         return 1.0 if distance <= kernel_size // 2 + 1e-9 else 0.0
     inside = kernel_size / 2 - 1
     return math.cos(math.pi / 2 * min(max(distance - inside, 0), 1)) ** 2
-
-
-def tied_oracle(layer: Layer, samples: int = 16, **elements: object) -> Oracle:
-    """The loops of a tied layer."""
-    sample = Elements(layer.in_type.gspace, samples, **elements)
-    return Oracle(layer, TiedKappa(layer, sample), sample)

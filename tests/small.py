@@ -3,8 +3,6 @@
 A layer is built as a user builds it where a test names no form of the kernel.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -198,10 +196,9 @@ def pairs(space: str) -> tuple[str, ...]:
 
 
 def covering(*whole: str, step: int = 5) -> list[tuple[str, str]]:
-    """All pairs of field types of the symmetries that are named, and one in ``step`` of each other symmetry.
+    """All pairs of field types of the symmetries that are named, and one in ``step`` of each other, in turn all pairs.
 
-    Pairs differ by the blocks that their fields fall into, symmetries by their elements, and the code treats the one
-    without the other. The others begin at another pair in each symmetry, so that together they are all pairs.
+    Pairs differ by the blocks of their fields, symmetries by their elements; the code treats the one without the other.
     """
     table = [(space, number, pair) for space in GSPACES for number, pair in enumerate(pairs(space))]
     first = {space: row % step for row, space in enumerate(GSPACES)}
@@ -241,10 +238,7 @@ def options_of(soft_part: str, **shaping: object) -> dict[str, object]:
 
 
 def with_kernel(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Arguments of a layer, of which tables give the form of the kernel and κ side by side with the others.
-
-    Without a form it is the default one, or a continuous one where κ is given.
-    """
+    """Arguments of a layer, of which tables give the form of the kernel, by default tied, and κ beside the others."""
     shaping = {name: arguments[name] for name in ContinuousKernel.__dataclass_fields__ if name in arguments}
     others = {name: value for name, value in arguments.items() if name not in shaping}
     soft_part = str(others.pop("soft_part", "continuous" if shaping else "tied"))
@@ -254,10 +248,7 @@ def with_kernel(arguments: Mapping[str, object]) -> dict[str, object]:
 def build(
     in_type: FieldType, out_type: FieldType, kernel_size: int = 3, make: type[Layer] = RelaxedR2Conv, **arguments: Any
 ) -> Layer:
-    """A layer in float64. Built in float32, so that constants that had lost digits would show.
-
-    It has as few elements of a continuous group, and as few hidden values of a continuous kernel, as any claim needs.
-    """
+    """A layer in float64, built in float32, so that constants that had lost digits would show; as small as can be."""
     arguments = {"samples": 8, **arguments}
     if arguments.get("soft_part") == "continuous":
         arguments = {"hidden_size": 6, **arguments}
@@ -357,7 +348,6 @@ def volume_errors(layer: RelaxedR3Conv, elements: list[GroupElement], size: int 
     return [equivariance_error(layer, volumes, element) for element in elements]
 
 
-# Arguments of transposed volumes.
 TRANSPOSED_VOLUMES: dict[str, dict[str, Any]] = {
     "up": {"padding": 1, "stride": 2, "output_padding": 1},
     "uneven": {"padding": (1, 0, 2), "stride": 2, "output_padding": (0, 1, 1)},

@@ -1,9 +1,4 @@
-"""The forms that a layer can have, and small networks.
-
-``FORMS`` are those of ``RelaxedR2Conv``; ``ALL`` has the other ways, transposed layers, volumes and linear maps too.
-"""
-
-from __future__ import annotations
+"""The forms that a layer can have, ``FORMS`` those of ``RelaxedR2Conv`` and ``ALL`` every kind, and small networks."""
 
 import contextlib
 import copy
@@ -31,7 +26,6 @@ _SOFT = {"rotation": 0.2}
 _EVERYWHERE = {"rotation": 0.2, "translation": (0.2, 0.4)}
 _CONTINUOUS = {"soft_part": "continuous"}
 
-# Name → symmetry, field types, arguments.
 FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
     "strict": (*_C4, {"relax": None}),
     "strict, continuous": (*_C4, {"relax": None, **_CONTINUOUS}),

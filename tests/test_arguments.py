@@ -1,7 +1,5 @@
 """Bad arguments: the right error, which names the argument, the value and what would be right; and warnings."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from fractions import Fraction
@@ -30,47 +28,32 @@ NAN = float("nan")
 BAD = {
     "out_type on another gspace": ({"out_type": DIHEDRAL}, ValueError, "in_type.*out_type.*gspace.*D4"),
     "a gspace of space": ({"in_type": IN_SPACE, "out_type": IN_SPACE}, ValueError, "in_type.*plane"),
-    "padding of one": ({"padding": (1,)}, ValueError, r"padding.*pair.*\(1,\)"),
-    "padding in a word": (
-        {"padding": "same"},
-        TypeError,
-        r"a pair \(rows, columns\), got 'same'.*half of",
-    ),
+    "padding in a word": ({"padding": "same"}, TypeError, r"a pair \(rows, columns\), got 'same'.*half of"),
     "stride of unequal steps": ({"stride": (2, 1)}, ValueError, r"stride.*pair of equal ones.*\(2, 1\)"),
-    "groups that do not divide": ({"groups": 3}, ValueError, "groups must divide.*got 3 for 2"),
-    "groups that split unequally": (
-        {"in_type": UNEQUAL, "groups": 2},
-        ValueError,
-        "groups=2 must split in_type.*equal parts",
-    ),
+    "groups that split": ({"in_type": UNEQUAL, "groups": 2}, ValueError, "groups=2 must split in_type.*equal parts"),
     "unknown subgroup": ({"relax": {"scaling": 1.0}}, ValueError, "relax.*'scaling'.*rotation.*translation"),
-    "subgroup the group lacks": ({"relax": {"reflection": 1.0}}, ValueError, "relax.*C4.*no reflection"),
     "two frequencies of rotation": ({"relax": {"rotation": (0.1, 0.1)}}, ValueError, "relax.*rotation.*1 value"),
     "pair in words": ({"relax": {"translation": "12"}}, TypeError, r"relax.*translation.*pair \(x, y\).*'12'"),
 }
-# Those of escnn's basis.
 NOTHING = {"frequencies_cutoff": lambda radius: -1.0, "rings": [1.0]}
 BAD_BASIS = {
-    "sigma of fewer rings": ({"sigma": [0.5]}, ValueError, r"sigma.*2 rings.*\[0.5\]"),
     "sigma of more rings": ({"rings": [1.0], "sigma": [0.5, 0.6]}, ValueError, r"sigma.*1 rings.*\[0.5, 0.6\]"),
     "a ring outside": ({"rings": [0.0, 9.0]}, ValueError, "rings.*1.414.*9.0"),
-    "filter that keeps nothing": ({"basis_filter": lambda element: False}, ValueError, "basis_filter.*element"),
     "cutoff that keeps nothing": (NOTHING, ValueError, r"frequencies_cutoff=<function.*rings=\[1.0\]: it is empty"),
     "cutoff below 0": ({"frequencies_cutoff": -0.5}, ValueError, "frequencies_cutoff.*>= 0.*-0.5"),
 }
-BAD_TRANSPOSED = {
-    "output padding": ({"output_padding": 1}, ValueError, "got 1 for stride=1, dilation=1: at most 0"),
-    "three paddings": ({"padding": (1, 1, 1)}, ValueError, r"padding.*pair.*\(1, 1, 1\)"),
-}
 
 
-@pytest.mark.parametrize("case", [*BAD, *BAD_BASIS, *(f"transposed, {name}" for name in BAD_TRANSPOSED)])
+@pytest.mark.parametrize("case", BAD | BAD_BASIS)
 def test_bad_argument_raises_an_error_that_says_so(case: str) -> None:
-    name = case.removeprefix("transposed, ")
-    make = RelaxedR2Conv if name == case else RelaxedR2ConvTransposed
-    arguments, error, message = ((BAD | BAD_BASIS) if name == case else BAD_TRANSPOSED)[name]
+    arguments, error, message = (BAD | BAD_BASIS)[case]
     with pytest.raises(error, match=message):
-        make(**{"in_type": REGULAR, "out_type": REGULAR, "kernel_size": 3, **arguments})
+        RelaxedR2Conv(**{"in_type": REGULAR, "out_type": REGULAR, "kernel_size": 3, **arguments})
+
+
+def test_output_padding_that_no_stride_allows_is_refused() -> None:
+    with pytest.raises(ValueError, match="got 1 for stride=1, dilation=1: at most 0"):
+        RelaxedR2ConvTransposed(REGULAR, REGULAR, 3, output_padding=1)
 
 
 def layer_of(**arguments: object) -> RelaxedR2Conv:
@@ -88,12 +71,10 @@ def test_filter_may_keep_what_other_field_types_lack() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("rotation", [0.25], [0.25]),
         ("rotation", Fraction(1, 4), [0.25]),
         ("rotation", torch.nn.Parameter(torch.tensor([-0.5])), [-0.5]),
         ("translation", 0.5, [0.5, 0.5]),
         ("translation", (torch.tensor(0.25), np.float32(-0.5)), [0.25, -0.5]),
-        ("translation", np.array([0.25, 0.5]), [0.25, 0.5]),
     ],
 )
 def test_frequency_is_a_number_or_for_translation_a_pair(name: str, value: object, expected: list[float]) -> None:

@@ -1,7 +1,5 @@
 """The integral with a bank at every pixel, in chunks: against a sum over taps, and layers against their adjoints."""
 
-from __future__ import annotations
-
 import itertools
 from math import prod
 

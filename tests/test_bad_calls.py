@@ -1,7 +1,5 @@
 """Bad calls of everything public: each works, or says which argument is wrong."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import random
@@ -23,7 +21,7 @@ from torch import nn
 
 import escnn_relaxed
 from escnn_relaxed import baselines, learning, measure, plots
-from escnn_relaxed.measure import EquivarianceReport, ErrorRow
+from escnn_relaxed.measure import EquivarianceReport, ErrorRow, poses
 
 mpl.use("Agg")
 
@@ -186,8 +184,9 @@ def failures(function: Callable[..., Any], good: dict[str, Any], count: int) -> 
 
 
 @pytest.mark.parametrize("function", GOOD, ids=names)
-def test_a_bad_argument_is_named(function: Callable[..., Any]) -> None:
+def test_a_bad_argument_is_named(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    monkeypatch.setattr(poses, "_STEPS", 2)
     count = 16
     if (inspect.isclass(function) and issubclass(function, nn.Module)) or function is learning.which_softness_helps:
         # Layers take long to build and have many arguments, and trials copy a network several times.

@@ -1,7 +1,5 @@
 """The partial group convolution: its window on the group, element by element, and what is learned of it."""
 
-from __future__ import annotations
-
 import pytest
 import small
 import torch

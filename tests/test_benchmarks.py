@@ -1,7 +1,5 @@
 """Benchmarks run in this process, tiny; strict networks of theirs are invariant, and the page has what the logs say."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -1,7 +1,5 @@
 """Filter banks in training are built within one graph of the compiler, which fuses what is elementwise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

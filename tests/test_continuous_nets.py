@@ -1,7 +1,5 @@
 """The nets of a continuous kernel, by the paper's formulas, and the units in which their output weights are trained."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -53,23 +51,16 @@ def test_siren_kernel_is_two_sine_layers_on_the_concatenated_coordinates() -> No
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("make", [FourierKernel, SirenKernel])
 def test_domain_mean_is_the_mean_over_points(make: type[KernelNet], count: int, elements: int, positions: int) -> None:
-    net = make(3, 2, 5).double()
+    """Also of a net without domain coordinates."""
+    axes = 0 if count == elements == positions == 1 else 2
+    net = make(3, axes, 5).double()
+    assert (net.domain_weight is None) == (axes == 0)
     filter_points = torch.randn(4, 6, 3, dtype=torch.float64)
-    points = torch.randn(elements, positions, count, 2, dtype=torch.float64)
+    points = torch.randn(elements, positions, count, axes, dtype=torch.float64)
     expected = sum(net(filter_points[:, None], points[:, :, None, number]) for number in range(count)) / count
     found = net.domain_mean(filter_points, points)
     assert found.shape == (5, 4, positions, 6)
     assert relative_error(found, expected) <= ROUNDING
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("make", [FourierKernel, SirenKernel])
-def test_net_without_domain_coordinates_takes_an_empty_domain(make: type[KernelNet]) -> None:
-    net = make(3, 0, 5).double()
-    assert net.domain_weight is None
-    filter_points, domain_points = torch.randn(4, 6, 3).double(), torch.zeros(1, 1, 1, 0).double()
-    mean = net.domain_mean(filter_points, domain_points).squeeze(2)
-    assert relative_error(mean, net(filter_points, domain_points.flatten(0, 1))) <= ROUNDING
 
 
 @pytest.mark.parametrize(("dimension", "outputs", "published"), [(2, 3 * 32, 4320), (3, 32 * 32, 34976)])
@@ -105,7 +96,7 @@ def test_directions_of_equal_energy_do_not_depend_on_rounding() -> None:
         assert (found - other).abs().max() <= 1e-10  # the noise, over the gap between energies
 
 
-@pytest.mark.parametrize("kernel_size", [3, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 4, 5))])
+@pytest.mark.parametrize("kernel_size", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_no_direction_lies_so_near_the_threshold_that_rounding_decides(
     kernel_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

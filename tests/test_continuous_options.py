@@ -1,7 +1,5 @@
 """The options of the continuous kernel: their defaults. Bad ones are in ``test_bad_calls``."""
 
-from __future__ import annotations
-
 import pytest
 
 from escnn_relaxed import ContinuousKernel
@@ -16,9 +14,6 @@ def test_defaults_are_the_papers() -> None:
 
 def test_filter_frequency_that_is_not_given_follows_the_size() -> None:
     assert ContinuousKernel().frequencies(5) == {"position": pytest.approx(0.3), "rotation": 0.3, "reflection": 1.0}
-
-
-def test_filter_frequency_that_is_given_is_kept() -> None:
     assert ContinuousKernel(filter_frequency=0).frequencies(5)["position"] == 0
     by_name = ContinuousKernel(filter_frequency={"reflection": 0.5}).frequencies(2)
     assert by_name == {"position": pytest.approx(0.12), "rotation": 0.3, "reflection": 0.5}

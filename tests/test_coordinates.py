@@ -1,7 +1,5 @@
 """The points at which κ is evaluated, against escnn's elements: steered taps, elements and positions of the domain."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import small

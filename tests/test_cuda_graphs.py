@@ -1,7 +1,5 @@
 """Steps of training as CUDA graphs: the same numbers as without."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Layers and tools on a GPU, or on a pretended one: nothing mixes devices, answers are the same, training waits not."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """The pages: their Python runs, their links lead somewhere, what they name is there, numbers are those of the logs."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re
@@ -17,7 +15,6 @@ from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
 
 ROOT = Path(__file__).parents[1]
 DOCS, README, CONTRIBUTING = ROOT / "docs", ROOT / "README.md", ROOT / "CONTRIBUTING.md"
-RESULTS = ROOT / "benchmarks" / "results"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 BLOCK = re.MULTILINE | re.DOTALL
 FENCE = re.compile(r"^```python\n(.*?)^```(?:\n\n^```text\n(.*?)^```)?", BLOCK)
@@ -114,23 +111,6 @@ def test_every_test_that_the_page_of_the_paper_names_is_there() -> None:
             assert not missing, f"{file}: {missing}"
 
 
-def test_every_room_is_on_the_page_of_the_architecture_and_no_other_file_is_named() -> None:
-    page, package = text_of("design.md"), ROOT / "escnn_relaxed"
-    rooms = [path.stem for path in package.glob("*.py") if path.stem[0] != "_"]
-    rooms += [f"{path.parent.name}/" for path in package.glob("*/__init__.py")]
-    assert not [room for room in rooms if f"`{room}`" not in page]
-    folders = "|".join(room[:-1] for room in rooms if room[-1] == "/")
-    paths = re.findall(rf"`((?:{folders})/\w+(?:\.py)?)`", page)
-    assert paths
-    assert not [path for path in paths if not (package / path.removesuffix(".py")).with_suffix(".py").exists()]
-    tables = re.findall(r"^\*\*`(\w+)/`\*\*[^|]*\n\n((?:\|.*\n)+)", page, re.MULTILINE)
-    assert len(tables) >= 9
-    for folder, table in tables:
-        named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
-        files = [path.stem for path in (package / folder).glob("*.py") if path.stem != "__init__"]
-        assert sorted(named) == sorted(files)
-
-
 def test_messages_that_a_page_explains_are_those_of_the_package() -> None:
     """What stands for a value is …; strings over several lines of source are joined."""
     tables = re.findall(r"^\|.*\|$", text_of("how-to", "messages.md"), re.MULTILINE)
@@ -173,7 +153,7 @@ def test_every_public_docstring_has_an_example_and_describes_each_argument_and_m
     assert not [name for name in methods if not getattr(documented, name).__doc__]
 
 
-def test_reference_has_every_public_name_and_nothing_that_is_gone() -> None:
+def test_reference_has_every_public_name() -> None:
     reference = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("api/*.md"))
     named = re.findall(r"\.\. (?:auto\w+|py:data):: ([\w.]+)", reference)
     for module in PUBLIC_MODULES:
@@ -181,9 +161,6 @@ def test_reference_has_every_public_name_and_nothing_that_is_gone() -> None:
         # Names at the top of the package are described once, under that path.
         for name in package.__all__:
             assert name[0] == "_" or {f"{package.__name__}.{name}", f"escnn_relaxed.{name}"}.intersection(named), name
-    for name in re.findall(r"(?:\.\. auto(?:class|function):: |\{py:\w+\}`~)(escnn_relaxed[\w.]*)", reference):
-        module, _, member = name.rpartition(".")
-        assert member in importlib.import_module(module).__all__, name
 
 
 @pytest.mark.slow
@@ -196,14 +173,3 @@ def test_every_picture_is_drawn_and_stands_on_a_page(tmp_path: Path) -> None:
         pyplot.close(figure)
         assert np.ptp(pyplot.imread(tmp_path / "picture.png")) > 0.5
         assert f"{name}.png" in shown
-
-
-def test_softness_on_the_page_of_the_mathematics_is_that_of_the_default_kernel() -> None:
-    """If this fails the default has changed: make again what the table of CONTRIBUTING.md has."""
-    from benchmarks import softness
-
-    page = " ".join(text_of("concepts", "mathematics.md").split())
-    assert "{:.2f}, {:.2f}, {:.2f} and {:.2f} at 0.1, 0.25, 0.5 and 1".format(*softness.by_frequency()) in page
-    values = dict(zip(softness.SIZES, (f"{s:.2f}" for s in softness.by_size()), strict=True))
-    assert len({values[size] for size in (8, 16, 33)}) == 1
-    assert f"has {values[8]} on 8 pixels and on more, {values[4]} on 4 and {values[2]} on 2" in page

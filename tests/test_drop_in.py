@@ -1,7 +1,5 @@
 """Code written for `R2Conv` runs with `RelaxedR2Conv`."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle
@@ -124,18 +122,3 @@ def test_soft_part_fits_weights_that_are_drawn_later() -> None:
     for arguments in ({"relax": None}, {"initialize": False}, {"initial_softness": 0.0}):
         with pytest.raises(ValueError, match="both parts of the kernel are above 0"):
             RelaxedR2Conv(C4, C4, 3, **arguments).set_softness(0.1)
-
-
-def test_filter_and_expanded_parameters_are_those_of_r2conv() -> None:
-    strict = R2Conv(C4, C4, 3)
-    layer = RelaxedR2Conv(C4, C4, 3, relax=None)
-    layer.load_state_dict(strict.state_dict())
-    for convolution in (strict.eval(), layer.eval()):
-        expanded, bias = convolution.expand_parameters()
-        assert relative_error(expanded.detach(), strict.filter.detach()) <= SINGLE
-        assert relative_error(convolution.filter.detach(), expanded.detach()) <= SINGLE
-        assert bias.shape == (C4.size,)
-    assert "filter" not in layer.state_dict()
-    assert RelaxedR2Conv(C4, C4, 3, stride=[2, 2]).stride == RelaxedR2Conv(C4, C4, 3, stride=(2, 2)).stride == 2
-    # Tools of torch ask every module for all that its class names.
-    assert not hasattr(RelaxedR2Conv(C4, C4, 3, relax={"translation": 0.5}), "filter")

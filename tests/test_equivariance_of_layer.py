@@ -1,12 +1,13 @@
 """Strict layers are equivariant to rounding, soft translation about the centre of an image, and ω′ does the rest."""
 
-from __future__ import annotations
+from typing import Any
 
 import pytest
 import small
 from errors import (
     BROKEN,
     ROUNDING,
+    answer_to,
     equivariance_error,
     largest_error,
     on_grid_elements,
@@ -15,16 +16,18 @@ from errors import (
     rotations,
     shift_error,
 )
-from small import TORUS, build, soft_layer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import SOFT_PARTS, TORUS, build, soft_layer
 
-from escnn_relaxed import harden_network
+from escnn_relaxed import RelaxedR2Conv, harden_network
 
 
 @pytest.mark.parametrize(
     ("space", "pair", "soft_part"),
     [
-        *((*case, "tied") for case in small.covering("D4", step=5)),
-        *((*case, "continuous") for case in small.covering(step=7)),
+        *((*case, "tied") for case in small.covering(step=5)),
+        *((*case, "continuous") for case in small.covering(step=9)),
     ],
 )
 def test_strict_layer_is_equivariant(space: str, pair: str, soft_part: str) -> None:
@@ -40,9 +43,7 @@ def test_strict_layer_is_equivariant(space: str, pair: str, soft_part: str) -> N
     [
         ("flip axis 0", "irreps -> two regular", False, "tied"),
         ("C4", "trivial + regular + irreps + regular -> last irrep + regular + trivial + mixed", True, "tied"),
-        ("C8", "induced + quotient + trivial -> regular + induced", False, "tied"),
         ("D4", "two regular -> regular", True, "continuous"),
-        ("D6", "quotient -> irreps", False, "continuous"),
         ("SO(2)", "band-limited + trivial -> irreps + mixed", True, "tied"),
         ("O(2)", "induced -> induced", False, "tied"),
     ],
@@ -67,15 +68,11 @@ def test_layer_with_every_frequency_at_zero_is_strict(space: str, pair: str, lea
 
 # A pair of each kind for a symmetry of each kind.
 CASES = [
-    ("flip", "trivial -> regular", "tied"),
     ("C2", "mixed, sheared -> regular", "continuous"),
-    ("C4", "two regular -> regular", "tied"),
     ("C4", "trivial + regular + irreps + regular -> last irrep + regular + trivial + mixed", "tied"),
-    ("C8", "quotient -> irreps", "tied"),
     ("D4", "two regular -> regular", "continuous"),
     ("D4", "induced + quotient + trivial -> regular + induced", "tied"),
     ("D4 axis 45°", "regular -> irreps", "tied"),
-    ("D6", "regular -> quotient", "tied"),
     ("SO(2)", "band-limited + trivial -> irreps + mixed", "continuous"),
     ("O(2)", "irreps -> irreps", "tied"),
 ]
@@ -103,11 +100,8 @@ def test_one_frequency_at_zero_keeps_translation_along_that_axis(axis: int) -> N
 @pytest.mark.parametrize(
     ("space", "pair", "soft_part"),
     [
-        ("C2", "irreps -> irreps", "tied"),
         ("C8", "quotient -> induced", "continuous"),
-        ("D4", "mixed, sheared -> regular", "tied"),
         ("D4", "regular -> trivial", "continuous"),
-        ("D4", "regular -> regular", "tied"),
         ("flip", "regular -> irreps", "continuous"),
         ("O(2)", "band-limited -> irreps", "continuous"),
     ],
@@ -146,3 +140,57 @@ def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str
     assert (equivariance_error(layer, features, half) <= ROUNDING) == (form == "log")
     layer.set_domain_frequency(rotation=4.0)
     assert (equivariance_error(layer, features, quarter) <= ROUNDING) == (form == "log")
+
+
+SPACES = ("trivial", "flip", "flip axis 0", "C2", "C3", "C4", "C6", "C8", "D1", "D2", "D3", "D4", "SO(2)", "O(2)")
+FREQUENCY = st.floats(0.0, 0.12)  # below the limits of C2 … C8, where warnings are errors
+MODES = st.sampled_from(["zeros", "reflect", "replicate", "circular"])
+KERNELS = st.sampled_from(SOFT_PARTS)
+
+
+@st.composite
+def type_pairs(draw: st.DrawFn, spaces: tuple[str, ...] = SPACES) -> tuple[str, str]:
+    """A symmetry and a pair of field types on it, each of one to three fields."""
+    space = draw(st.sampled_from(spaces))
+    names = list(small.EVERYWHERE)
+    if space not in small.CONTINUOUS:
+        names += [name for name in small.FINITE_ONLY if name != "hidden regular"]
+    if space not in ("trivial", "SO(2)"):
+        names += ["quotient", "induced"]
+    fields = st.lists(st.sampled_from(names), min_size=1, max_size=2).map(" + ".join)
+    return space, f"{draw(fields)} -> {draw(fields)}"
+
+
+@st.composite
+def geometries(draw: st.DrawFn) -> tuple[dict[str, Any], list[int]]:
+    """Arguments of the convolution and an image, the centre of which the grid of outputs has."""
+    kernel_size, stride, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    mode, padding = draw(MODES), draw(st.integers(0, 2))
+    extent = dilation * (kernel_size - 1) + 1
+    size = [extent - 2 * padding + draw(st.integers(0, 8)) * stride for _ in range(2)]
+    # The padding mode must be able to fill the margin: the image grows by whole strides.
+    least = max(1, padding + (mode == "reflect"))
+    size = [side + max(0, -((side - least) // stride)) * stride for side in size]
+    place = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation, "padding": padding}
+    return {**place, "padding_mode": mode}, size
+
+
+def drawn(pair: tuple[str, str], soft_part: str, **arguments: Any) -> RelaxedR2Conv:
+    few = {} if soft_part == "tied" else {"hidden_size": 4}
+    options = {"initial_softness": 0.3, "samples": 4, "soft_part": soft_part, **few}
+    return build(*small.types(*pair), **options, **arguments)
+
+
+# What is drawn may hold fields and kernels of one tap that nothing makes soft.
+@pytest.mark.filterwarnings("ignore:.*cannot be soft in:UserWarning")
+@settings(max_examples=settings.default.max_examples // 2)
+@given(data=st.data(), pair=type_pairs(), geometry=geometries(), soft_part=KERNELS)
+def test_layers_are_equivariant_on_the_grid_where_they_are_strict(data, pair, geometry, soft_part: str) -> None:
+    arguments, size = geometry
+    soft = {"translation": (data.draw(FREQUENCY), data.draw(FREQUENCY))}
+    relax = data.draw(st.sampled_from([None, small.subgroups(pair[0], 0.0) | {"translation": 0.0}, soft]))
+    layer = drawn(pair, soft_part, relax=relax, **arguments)
+    features = small.random_input(layer.in_type, *size)
+    # Where there is no steerable kernel between these types there is nothing to compare.
+    if answer_to(layer, features).norm() >= 1e-6 and on_grid_elements(layer.in_type.gspace):
+        assert largest_error(layer, features) <= ROUNDING

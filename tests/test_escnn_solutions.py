@@ -1,7 +1,5 @@
 """Equal weights are equal filters in every process, whatever escnn's caches hold and in any order of building."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -12,8 +10,8 @@ import escnn
 import numpy as np
 import pytest
 from escnn import gspaces
-from escnn.group import SO3, CyclicGroup, ico_group, octa_group
-from escnn.group.groups import ico, octa, so3group
+from escnn.group import SO3, CyclicGroup
+from escnn.group.groups import so3group
 
 from escnn_relaxed.on_escnn.solutions import canonical_embeddings, use_canonical_solutions
 
@@ -116,11 +114,3 @@ def test_two_cold_caches_and_two_orders_of_building_give_one_filter(tmp_path: Pa
         for name, kernel in first.items():
             assert np.linalg.norm(kernel) > 0.1
             assert np.abs(kernel - again[name]).max() <= 1e-6  # escnn samples in float32
-
-
-def test_escnn_loads_what_it_keeps_on_disk_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
-    """Once to fill the cache where it is empty, and once to load from it."""
-    for _ in range(2):
-        octa._build_octa_irrep_picklable(octa_group(), -1)
-        ico._build_ico_irrep_picklable(ico_group(), 3)
-    assert not capsys.readouterr().out

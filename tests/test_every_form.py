@@ -1,19 +1,14 @@
-"""What each form of a layer inherits: one battery, in which a new form is a line in ``forms``.
-
-State in both modes, copies, equivariance, the strict part and softness, hardening, gradients, precision and export.
-``test_never_stale`` is a part of it.
-"""
-
-from __future__ import annotations
+"""What each form of a layer inherits: one battery, in which a new form is a line in ``small_networks``."""
 
 import copy
 from functools import partial
 
 import pytest
+import small
 import torch
 from errors import BROKEN, FEW_TERMS, ROUNDING, SINGLE_REORDERED, largest_error, relative_error
 from group_average import check_strict_part
-from small import shake
+from small import EVERY_KERNEL, TORUS, shake, soft_layer
 from small_networks import (
     ALL,
     AT_PIXELS,
@@ -36,7 +31,7 @@ from small_networks import (
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from escnn_relaxed import harden_network
+from escnn_relaxed import RelaxedR2Conv, harden_network
 
 # Means of linear maps are in ``test_relaxed_linear``.
 STATIONARY = [form for form in ALL if "translation" not in form and form != "linear"]
@@ -173,15 +168,6 @@ def test_gradients_of_softness_are_those_of_finite_differences(form: str) -> Non
 
 
 @EVERY_LAYER
-def test_every_parameter_learns(form: str) -> None:
-    layer = layer_of(form)
-    layer(layer.in_type(features_of(layer))).tensor.square().sum().backward()
-    for name, parameter in layer.named_parameters():
-        assert parameter.grad.any(), name
-        assert parameter.grad.isfinite().all(), name
-
-
-@EVERY_LAYER
 def test_constants_are_exact_whatever_the_dtype_was(form: str) -> None:
     """The same state after a walk through other dtypes is the same layer."""
     layer = layer_of(form)
@@ -264,3 +250,48 @@ def test_exported_layer_can_be_trained_and_saved(form: str) -> None:
     assert relative_error(exported(features).detach(), found.detach()) > 1e-3  # a step of 0.1; found: 6e-3 and more
     other.load_state_dict(exported.state_dict())
     assert torch.equal(other(features), exported(features))
+
+
+EVERYTHING = {"rotation": 0.2, "reflection": 0.5, "translation": 0.3}
+
+
+def layer_soft_in_everything(soft_part: str, **arguments: object) -> RelaxedR2Conv:
+    return soft_layer("D4", "regular -> irreps", soft_part=soft_part, padding=1, **{"relax": EVERYTHING, **arguments})
+
+
+def test_hardened_layer_is_the_layer_without_relaxation() -> None:
+    layer, plain = harden_network(layer_soft_in_everything("tied")), layer_soft_in_everything("tied", relax=None)
+    assert type(layer) is type(plain)
+    assert repr(layer) == repr(plain)
+    assert list(layer.state_dict()) == list(plain.state_dict())
+    assert set(layer.state_dict()) == {"weights", "bias"}
+    assert (layer.domain_frequency, layer.is_stationary, layer.hardened) == ({}, True, ())
+    plain.load_state_dict(layer.state_dict())
+    assert torch.equal(answer(plain), answer(layer))
+
+
+@EVERY_KERNEL
+def test_hardened_layer_stays_strict_whatever_its_frequency(soft_part: str) -> None:
+    layer = harden_network(layer_soft_in_everything(soft_part), ("rotation", "reflection"))
+    layer.set_domain_frequency(rotation=0.3, reflection=1.0, translation=0.5)
+    assert layer.softness("rotation").item() <= 1e-15
+    assert layer.softness("translation").item() > 1e-3
+    assert largest_error(layer, small.random_input(layer.in_type, 9, 9)) <= ROUNDING
+
+
+def test_module_that_appears_twice_is_hardened_once_and_unknown_subgroups_are_named() -> None:
+    layer = layer_soft_in_everything("tied")
+    hardened = harden_network(torch.nn.ModuleDict({"first": layer, "second": layer}))
+    assert hardened["first"] is hardened["second"]
+    with pytest.raises(ValueError, match=r"\['rotation', 'reflection', 'translation'\], got 'turns'"):
+        harden_network(layer, ("rotation", "turns"))
+
+
+@pytest.mark.parametrize("subgroup", ["rotation", "translation"])
+def test_every_parameter_of_a_hardened_layer_has_a_gradient(subgroup: str) -> None:
+    """Distributed training waits for the gradient of each parameter."""
+    relax = {"rotation": 0.2, "translation": 0.3}
+    layer = soft_layer("C4", "trivial -> regular", relax=relax, soft_part="tied", learn_relaxation=True, **TORUS)
+    layer.harden(subgroup)
+    layer(layer.in_type(features_of(layer))).tensor.sum().backward()
+    assert [name for name, parameter in layer.named_parameters() if parameter.grad is None] == []

@@ -1,7 +1,5 @@
 """What hardening by the evidence makes strict, in which order, and what it keeps; tables of both."""
 
-from __future__ import annotations
-
 import html
 import json
 import math
@@ -15,65 +13,12 @@ from escnn import nn as enn
 from evidence_networks import CLOSED_FORM, Classifier, entries, images
 from small import soft_regular_layer
 from torch import Tensor, nn
-from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.learning import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
 from escnn_relaxed.learning.posterior import posterior
-from escnn_relaxed.measure import (
-    EquivarianceReport,
-    ErrorRow,
-    LayerSummary,
-    RelaxationSummary,
-)
-
-
-class HalfPlanes(nn.Module):
-    """One soft layer of C4 that sees all of an image, the maximum over the group, a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        image, hidden = small.field_type("C4", "trivial"), small.field_type("C4", "regular")
-        self.layer = RelaxedR2Conv(image, hidden, 5, initial_softness=0.02)
-        self.pool, self.head = enn.GroupPooling(hidden), nn.Linear(1, 2)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.pool(self.layer(self.layer.in_type(images))).tensor.flatten(1))
-
-
-def trained_by_evidence(network: nn.Module, inputs: Tensor, labels: Tensor) -> SoftnessEvidence:
-    evidence = SoftnessEvidence(network, len(inputs))
-    optimiser = torch.optim.Adam(network.parameters(), lr=3e-2)
-    for epoch in range(20):
-        for batch in torch.randperm(len(inputs)).split(50):
-            loss = functional.cross_entropy(network(inputs[batch]), labels[batch]) + evidence.penalty()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-        if epoch >= 2:
-            evidence.update(inputs[:200])
-    return evidence
-
-
-def test_softness_that_the_data_do_not_need_goes_and_what_they_need_stays() -> None:
-    """Whether the middle of an image is bright, and whether its upper half is brighter than its lower half."""
-    inputs, noise = torch.randn(400, 1, 5, 5), 0.3 * torch.randn(400)
-    middle, halves = inputs[:, 0, 2, 2], inputs[:, 0, :2].mean((1, 2)) - inputs[:, 0, 3:].mean((1, 2))
-    shares = []
-    for quantity, is_needed in ((middle, False), (halves, True)):
-        network, labels = HalfPlanes(), (quantity + noise > 0).long()
-        evidence = trained_by_evidence(network, inputs, labels)
-        shares += [row.gamma_per_weight for row in evidence.table()]
-        (trial,) = evidence.harden(inputs, labels)
-        assert trial.is_hardened != is_needed
-        assert (trial.rise <= 2 * trial.occam_factor + trial.error + math.log(20)) != is_needed
-        assert network.layer.hardened == (() if is_needed else ("rotation",))
-        # What was hardened has no prior any more, and nothing to learn.
-        assert evidence.penalty().requires_grad == is_needed
-        evidence.update(inputs)
-        assert len(evidence.table()) == is_needed
-    assert shares[1] > 2 * shares[0]
+from escnn_relaxed.measure import EquivarianceReport, ErrorRow, LayerSummary, RelaxationSummary
 
 
 @pytest.mark.whole
@@ -255,8 +200,6 @@ def test_layers_that_share_soft_weights_are_hardened_together() -> None:
         ("second", "rotation × reflection"),
     ]
 
-
-# Tables.
 
 ROWS = (EvidenceRow("first", "rotation", 40, 2.0, 1e-4, 300.0), EvidenceRow("second", "rotation", 8, 6.0, 0.02, 1.0))
 TRIALS = (

@@ -1,9 +1,4 @@
-"""Which transformations are exact, and what interpolation alone costs: strict networks show whether it is right.
-
-Below: layers inside networks, several inputs, and what is refused.
-"""
-
-from __future__ import annotations
+"""Which transformations are exact, and what interpolation alone costs: strict networks show whether it is right."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +12,7 @@ from errors import equivariance_error as error_written_out
 from escnn import gspaces
 from escnn import nn as enn
 from small import build, soft_regular_layer
-from small_networks import convolution, left_alone, network
+from small_networks import left_alone, network
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, equivariance_error, robustness_report
@@ -46,19 +41,15 @@ def transposed(output_padding: int = 0) -> Module:
 # Modules, image size, whether strides keep points that turns map to each other.
 STRIDES: dict[str, tuple[tuple[Module, ...], tuple[int, int], bool]] = {
     "3 by 2, odd": ((conv(3, 2, 1),), (9, 7), True),
-    "3 by 2, even": ((conv(3, 2, 1),), (8, 8), False),
     "4 by 2, even": ((conv(4, 2, 1),), (8, 8), True),
     "a half that does not fit": ((conv(3, 2, 1), conv(3, 2, 1)), (11, 11), False),
     "maximum, even": ((conv(3, 1, 1), of_escnn(enn.PointwiseMaxPool2D, 2)), (8, 8), True),
     "maximum, odd": ((conv(3, 1, 1), of_escnn(enn.PointwiseMaxPool2D, 2)), (9, 9), False),
-    "maximum, rounded up": ((of_escnn(enn.PointwiseMaxPool2D, 2, ceil_mode=True),), (9, 9), False),
     "maximum of 3, rounded up": ((of_escnn(enn.PointwiseMaxPool2D, 3, 2, 1, ceil_mode=True),), (9, 9), True),
-    "mean": ((of_escnn(enn.PointwiseAvgPool2D, 3, 2),), (9, 9), True),
     "blurred mean, odd": ((of_escnn(enn.PointwiseAvgPoolAntialiased2D, 0.66, 2),), (9, 9), True),
     "blurred maximum, odd": ((of_escnn(enn.PointwiseMaxPoolAntialiased2D, 3, 2, 1),), (9, 9), True),
     "blurred maximum, even": ((of_escnn(enn.PointwiseMaxPoolAntialiased2D, 3, 2, 1),), (8, 8), False),
     "adaptive": ((of_escnn(enn.PointwiseAdaptiveAvgPool2D, 3),), (8, 8), True),
-    "transposed": ((transposed(),), (5, 5), True),
     # One row and one column more than fit, which are not compared.
     "transposed, and more": ((transposed(output_padding=1),), (5, 5), True),
     "upsampled": ((of_escnn(enn.R2Upsampling, 2), conv(3, 2, 1)), (5, 5), False),
@@ -123,16 +114,13 @@ def test_an_output_without_space_knows_of_strides_inside() -> None:
 @pytest.mark.parametrize(
     ("mode", "padding", "stride", "size", "pixels", "kind"),
     [
-        ("circular", 1, 1, 8, (3, 1), "exact"),
         ("circular", 1, 2, 8, (2, -4), "exact"),
         ("circular", 1, 2, 8, (2, 1), "strided"),
-        ("zeros", 1, 1, 8, (-3, 1), "exact"),
         ("zeros", 1, 2, 8, (2, 4), "exact"),
         ("zeros", 0, 1, 8, (3, -1), "exact"),
         ("zeros", 0, 2, 8, (0, 1), "strided"),
         ("circular", 1, 1, 5, (1, -2, 3), "exact"),
         ("zeros", 1, 1, (5, 6, 7), (-1, 2, 0), "exact"),
-        ("zeros", 0, 1, 6, (0, 0, 2), "exact"),
         ("zeros", 1, 2, 8, (2, 0, -2), "exact"),
         ("zeros", 1, 2, 8, (1, 0, 0), "strided"),
     ],
@@ -150,20 +138,6 @@ def test_torus_is_lost_where_one_module_pads_with_zeros() -> None:
     """Whatever those behind it pad: 1×1 layers pad nothing."""
     (row,) = equivariance_error(strided(conv(3, padding=1), conv(1)).double(), 8, elements=(), shifts=[(-3, 1)]).rows
     assert (row.kind, row.error) == ("exact", pytest.approx(0, abs=ROUNDING))
-
-
-def test_interpolation_is_told_from_softness() -> None:
-    """R2Conv is charged what interpolation costs and little more; a soft layer far more."""
-    types = small.types("C8", "trivial -> two regular")
-    strict = convolution("C8", "trivial -> two regular", 7, padding=3, bias=False)
-    soft = RelaxedR2Conv(*types, 7, padding=3, bias=False, relax={"rotation": 0.25}, initial_softness=0.1)
-    strict_rows, soft_rows = (equivariance_error(layer, 29).interpolated for layer in (strict, soft))
-    assert [round(math.degrees(row.angle)) for row in strict_rows] == [45, 135, 225, 315]
-    for row in strict_rows:
-        assert row.resampling < 0.05
-        assert row.error < 2 * row.resampling  # found: 1.1
-    for row in soft_rows:
-        assert row.error > 10 * row.resampling  # found: 60
 
 
 class Blur(nn.Module):
@@ -260,9 +234,7 @@ def test_compiled_modules_are_seen_from_inside() -> None:
         ("O(2)", "irreps -> irreps", (5, 5)),
     ],
 )
-def test_exact_errors_are_those_of_transformations_written_out(
-    space: str, pair: str, size: tuple[int, int], mode: str
-) -> None:
+def test_exact_errors_are_those_of_transformations_written_out(space: str, pair: str, size: tuple, mode: str) -> None:
     in_type, out_type = small.types(space, pair)
     relax = small.subgroups(space, 0.3)
     layer = build(in_type, out_type, padding=1, padding_mode=mode, relax=relax, initial_softness=0.3)
@@ -279,16 +251,11 @@ def test_exact_errors_are_those_of_transformations_written_out(
     assert min(expected) > 0.01
 
 
-# --- layers inside networks, networks in plain tensors and with several inputs, and what is refused -------------------
-
-
 def test_a_layer_inside_is_measured_as_the_network_up_to_it() -> None:
     whole = network("D4").double()
-    for name, length in (("3", 4), ("6", 7)):
-        inside = equivariance_error(whole, 8, layer=name)
-        up_to_it = equivariance_error(enn.SequentialModule(*list(whole)[:length]), 8)
-        assert inside.layer == name
-        assert inside.rows == up_to_it.rows
+    inside = equivariance_error(whole, 8, layer="3")
+    assert inside.layer == "3"
+    assert inside.rows == equivariance_error(enn.SequentialModule(*list(whole)[:4]), 8).rows
 
 
 def test_forms_of_input() -> None:
@@ -339,19 +306,13 @@ class Pair(nn.Module):
         return images, images
 
 
-class Table(nn.Module):
-    def forward(self, images: Tensor) -> dict[str, Any]:
-        return {"images": images, "text": ""}
-
-
 def test_a_tensor_is_picked_of_what_a_network_returns() -> None:
     trivial = small.field_type("C4", "trivial")
     place = {"input_size": 5, "in_type": trivial, "out_type": trivial}
-    for module, pick in ((Pair(), lambda answer: answer[1]), (Table(), lambda answer: answer["images"].clone())):
-        report = equivariance_error(module, **place, output=pick)
-        assert [(row.kind, row.error) for row in report.rows] == [("exact", 0.0)] * 3
-        inside = nn.Sequential(nn.Identity(), module)
-        assert equivariance_error(inside, **place, layer="1", output=pick).rows == report.rows
+    report = equivariance_error(Pair(), **place, output=lambda answer: answer[1])
+    assert [(row.kind, row.error) for row in report.rows] == [("exact", 0.0)] * 3
+    inside = nn.Sequential(nn.Identity(), Pair())
+    assert equivariance_error(inside, **place, layer="1", output=lambda answer: answer[1]).rows == report.rows
     images, labels = torch.randn(4, 1, 5, 5), torch.zeros(4, dtype=torch.long)
     report = robustness_report(Pair(), images, labels, in_type=trivial, output=lambda answer: answer[0].mean((2, 3)))
     assert [row.agreement for row in report.rows] == [1, 1, 1]
@@ -435,21 +396,16 @@ OF_LAYER = small.field_type("C4", "regular")
 DIFFERENT_SIZES = (drawn(1, 1, SIDE, SIDE), VECTOR(drawn(1, 2, 3, 3)))
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "input_size or data, one of them"),
-    ({"input_size": 5, "data": torch.zeros(1, 4, 5, 5)}, "one of them; got input_size=5"),
-    ({"data": torch.zeros(1, 4, 5, 5).long()}, "data must be a floating-point"),
     ({"data": torch.zeros(1, 3, 5, 5)}, r"data must be \(batch, 4, H, W\)"),
     ({"input_size": 5, "layer": "body"}, "layer must be .* got 'body'; there are"),
     ({"module": Plain, "input_size": 5, "layer": "unused"}, "layer: 'unused' is not called"),
     ({"module": Plain, "input_size": 5}, "out_type: the output is a plain"),
     ({"module": Pair(), "input_size": 5, "in_type": OF_LAYER}, "'' returns a tuple: pick a tensor of it by"),
-    ({"module": Table(), "input_size": 5, "in_type": OF_LAYER}, "'' returns a dict: pick a tensor of it by"),
     ({"input_size": 5, "output": lambda answer: ""}, "output: .* output gives a str$"),
     ({"input_size": 5, "elements": [small.gspace("C8").fibergroup.element(1)]}, "elements must be of C4"),
     ({"input_size": 5, "angles": [0.3]}, "fields of the input are of .* which holds no rotation 17.19°"),
-    ({"input_size": 5, "shifts": [1]}, "shifts must be pairs .* got 1"),
     ({"input_size": 5, "shifts": [(0, 5)]}, r"smaller than the image, \(5, 5\)"),
     ({"input_size": 5, "elements": ()}, "nothing to measure: .* angles or shifts"),
-    ({"module": Critic(), "data": (), "in_type": IMAGE}, "data must be a floating-point tensor.*, got tuple"),
     ({"module": Critic(), "data": (2.0, drawn(1, 1, 7, 7)), "in_type": IMAGE}, "data must be .*, got float"),
     (
         {"module": Critic(), "data": DIFFERENT_SIZES, "in_type": IMAGE},

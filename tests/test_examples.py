@@ -1,15 +1,7 @@
 """Scripts and networks to copy, the sweep over ω′, and what the sdist takes."""
 
-from __future__ import annotations
-
-import importlib
 import re
 import runpy
-import shutil
-import subprocess
-import sys
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -75,45 +67,3 @@ def test_network_to_copy_learns_with_every_parameter_and_hardened_turns_with_its
         pairs = [(before[0], after[0]), (vectors, after[1])]
     for expected, found in pairs:
         assert float((found - expected).norm() / expected.norm()) < SINGLE_REORDERED
-
-
-ROOT = Path(__file__).parents[1]
-ARCHIVES = ROOT / "scripts" / "archives.py"
-
-
-@pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="git says what is tracked")
-def test_rules_of_the_sdist_take_every_tracked_file(tmp_path: Path) -> None:
-    """The list of what an sdist would hold is made without building it."""
-    pytest.importorskip("setuptools")
-    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    taken = (tmp_path / "escnn_relaxed.egg-info" / "SOURCES.txt").read_text(encoding="utf-8").splitlines()
-    archives = runpy.run_path(str(ARCHIVES))
-    lacking = {name for name in archives["tracked"]() if not name.startswith(archives["LEFT_OUT"])} - set(taken)
-    assert not lacking
-
-
-SWEEP = ("--images", "40", "--epochs", "1", "--workers", "1", "--frequencies", "0", "0.25")
-TRAINED = re.compile(r"^ω′ = (\S+), seed (\d)", re.MULTILINE)
-
-
-@pytest.mark.slow
-def test_sweep_trains_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In this process, which has imported everything already."""
-    pytest.importorskip("optuna")
-    monkeypatch.syspath_prepend(EXAMPLES)
-    monkeypatch.chdir(tmp_path)
-    sweep = importlib.import_module("sweep")
-    monkeypatch.setattr(sweep, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers))
-    printed = []
-    for seeds in ("1", "2", "2"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            sweep.main([*SWEEP, "--seeds", seeds])
-        printed.append(capsys.readouterr().out)
-    torch.set_num_threads(1)
-    trained = [set(TRAINED.findall(text)) for text in printed]
-    assert trained == [{("0", "0"), ("0.25", "0")}, {("0", "1"), ("0.25", "1")}, set()]
-    assert (tmp_path / "runs" / "sweep.png").stat().st_size > 1000

@@ -1,7 +1,5 @@
 """Data files read alike, damaged and missing ones named; splits that share no image; batches and augmentation."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import struct

@@ -1,7 +1,5 @@
 """The networks of configurations: their layers, kernels and shared frequencies."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables from results: means and errors by hand, published numbers beside ours."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """escnn's own modules exported: same numbers and dtype, memory of their own, in ONNX, and no need of escnn."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys
@@ -60,15 +58,6 @@ except ImportError as error:
     assert "needs escnn and lie_learn, which are not installed" in str(error)
     print("done")
 """
-
-
-def assert_run_without_escnn(exported: list[tuple[nn.Module, Tensor]], directory: Path) -> None:
-    """Saved modules give the same numbers, for a tensor each, in a process where escnn cannot be imported."""
-    file = directory / "networks.pt"
-    torch.save([(module, features, module(features).detach()) for module, features in exported], file)
-    command = [sys.executable, "-c", LOAD_WITHOUT_ESCNN, str(file)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.stdout.strip() == "done", found.stderr
 
 
 def irreps(space: GSpace2D) -> list[object]:
@@ -138,7 +127,6 @@ MODULES: dict[str, Callable[[], EquivariantModule]] = {
     "transposed": lambda: enn.R2ConvTransposed(MIXED, MIXED, 3, 1, 1, stride=2, recompute=True),
     "relu": lambda: enn.ReLU(MIXED),
     "elu": lambda: enn.ELU(MIXED, alpha=0.5),
-    "identity": lambda: enn.IdentityModule(MIXED),
     "max pool": lambda: enn.PointwiseMaxPool2D(C4, 3, stride=2, padding=1),
     "max pool, ceil": lambda: enn.PointwiseMaxPool2D(C4, 2, ceil_mode=True),
     "max pool, antialiased": lambda: enn.PointwiseMaxPoolAntialiased2D(C4, 3, stride=2, padding=1),
@@ -169,7 +157,6 @@ MODULES: dict[str, Callable[[], EquivariantModule]] = {
     "gates apart, D4": lambda: two_inputs(mixed(D4)),
     "gates inside": lambda: uniform(SO2),
     "pointwise elu": lambda: enn.PointwiseNonLinearity(regular(D4), "p_elu"),
-    "pointwise sigmoid": lambda: enn.PointwiseNonLinearity(regular(D4), "p_sigmoid"),
     "pointwise tanh": lambda: enn.PointwiseNonLinearity(FieldType(SO2, [SO2.trivial_repr] * 3), "p_tanh"),
     "Fourier elu": lambda: enn.FourierELU(SO2, 2, SO2.fibergroup.bl_irreps(2), type="regular", N=8),
     "Fourier tanh, O(2)": lambda: fourier(O2, function="p_tanh"),
@@ -198,7 +185,6 @@ GEOMETRIES: dict[str, dict[str, object]] = {
     "circular, even": {"kernel_size": 4, "padding": (2, 1), "padding_mode": "circular"},
     "groups": {"groups": 2, "padding": (1, 2)},
     "dilated, no bias": {"bias": False, "dilation": 2, "padding": 2},
-    "kernel 1": {"kernel_size": 1},
 }
 for _name, _options in GEOMETRIES.items():
     MODULES[f"R2Conv, {_name}"] = lambda options={"kernel_size": 3, "recompute": True} | _options: enn.R2Conv(
@@ -272,7 +258,7 @@ FOR_ONNX += ["group pooling"]
 
 @pytest.mark.parametrize(
     ("name", "dynamo"),
-    [(name, False) for name in FOR_ONNX] + [pytest.param(name, True, marks=pytest.mark.slow) for name in FOR_ONNX],
+    [(name, False) for name in FOR_ONNX] + [pytest.param(name, True, marks=pytest.mark.slow) for name in FOR_ONNX[:3]],
 )
 def test_exported_module_runs_in_onnx_runtime_for_any_batch_size(name: str, dynamo: bool) -> None:
     module = settled(MODULES[name]())
@@ -290,6 +276,13 @@ def test_exported_module_runs_in_onnx_runtime_for_any_batch_size(name: str, dyna
 
 @pytest.mark.slow
 def test_exported_networks_run_where_escnn_is_not_installed(tmp_path: Path) -> None:
-    modules = [settled(mixed_network()), *(settled(make()) for make in MODULES.values())]
-    inputs = [small.random_input(module.in_type, 9, 9, dtype=torch.float32) for module in modules]
-    assert_run_without_escnn([(export_network(of), each) for of, each in zip(modules, inputs, strict=True)], tmp_path)
+    """Saved modules give the same numbers in a process where escnn cannot be imported."""
+    saved, file = [], tmp_path / "networks.pt"
+    for module in (settled(mixed_network()), *(settled(make()) for make in MODULES.values())):
+        exported = export_network(module)
+        features = small.random_input(module.in_type, 9, 9, dtype=torch.float32)
+        saved.append((exported, features, exported(features).detach()))
+    torch.save(saved, file)
+    command = [sys.executable, "-c", LOAD_WITHOUT_ESCNN, str(file)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == "done", found.stderr

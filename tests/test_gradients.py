@@ -1,7 +1,5 @@
 """Gradients where a layer is not soft, and of ω′; those of every form are in the small."""
 
-from __future__ import annotations
-
 import pytest
 import small
 import torch

@@ -1,7 +1,5 @@
 """Folders import one way, from themselves and from those that data meet before them; each module has its tests."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``keep``: layers that are soft, and exactly equivariant to a subgroup all the same (the mean over its cosets)."""
 
-from __future__ import annotations
-
 import pytest
 import small
 import torch
@@ -13,10 +11,8 @@ from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network
 
 C8 = ("C8", "regular -> regular")
 KINDS = "regular + trivial + regular + quotient"
-# Space, fields, group to keep.
 KEPT = [
     (*C8, "C4"),
-    (*C8, "C2"),
     ("C8", "regular -> irreps", "C4"),
     ("D4", f"{KINDS} -> {KINDS}", "D2"),
     ("D4", f"{KINDS} -> {KINDS}", "C4"),
@@ -42,25 +38,11 @@ def error_in(layer: Layer, keep: str, size: int = 9) -> float:
 @EVERY_KERNEL
 @pytest.mark.parametrize(("space", "pair", "keep"), KEPT)
 def test_layer_is_soft_and_exact_for_what_it_keeps(space: str, pair: str, keep: str, soft_part: str) -> None:
-    layer, free = (layer_that_keeps(of, space, pair, **options_of(soft_part)) for of in (keep, None))
+    make = RelaxedR2ConvTransposed if keep == "D2" else RelaxedR2Conv
+    layer, free = (layer_that_keeps(of, space, pair, make, **options_of(soft_part)) for of in (keep, None))
     assert layer.softness() > 0.01
     assert error_in(layer, keep) <= ROUNDING
     assert error_in(free, keep) > 1e-3
-
-
-@pytest.mark.parametrize("size", [16, 15])
-@pytest.mark.parametrize("soft_part", ["tied", "continuous"])
-def test_soft_translation_stays_exact_for_quarter_turns_about_the_centre(soft_part: str, size: int) -> None:
-    options = options_of(soft_part)
-    layer = layer_that_keeps("C4", relax={"translation": 0.25, "rotation": 0.25}, **options)
-    assert layer.softness("translation") > 1e-3
-    assert error_in(layer, "C4", size) <= ROUNDING
-
-
-def test_transposed_layer_keeps_too() -> None:
-    layer = layer_that_keeps("C4", make=RelaxedR2ConvTransposed, stride=2)
-    assert layer.softness() > 0.01
-    assert error_in(layer, "C4") <= ROUNDING
 
 
 def test_softness_is_what_the_kept_mean_leaves() -> None:

@@ -1,7 +1,5 @@
 """Filter banks are kept in evaluation and never stale, in training neither; a part of the battery of every form."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import math
@@ -231,10 +229,8 @@ CHANGES: dict[str, Callable[[RelaxedR2Conv], object]] = {
     "loaded": lambda layer: layer.load_state_dict(other_state(layer)),
     "loaded by assignment": lambda layer: layer.load_state_dict(other_state(layer), assign=True),
     "frequency set": lambda layer: layer.set_domain_frequency(**dict.fromkeys(layer.domain_frequency, 0.45)),
-    "frequency zero": lambda layer: layer.set_domain_frequency(**dict.fromkeys(layer.domain_frequency, 0.0)),
     "frequency zero and back": frequency_zero_and_back,
     "dtype": lambda layer: layer.float(),
-    "hardened": lambda layer: layer.harden(),
     "hardened in rotation": lambda layer: layer.harden("rotation"),
     "softness set": lambda layer: layer.set_softness(0.01),
     "hardened and dropped": lambda layer: setattr(layer, "kernel", layer.kernel.strict_kernel()),

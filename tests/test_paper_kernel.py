@@ -1,7 +1,5 @@
 """The paper's kernel: random samples of SO(2), whole frequencies, evidence of its weights, its special cases."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """RelaxedR2Conv and RelaxedR2ConvTransposed in the place of escnn's layers, and what is their own."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest
@@ -11,7 +9,7 @@ from errors import ROUNDING, answer_to, relative_error
 from escnn.nn import FieldType, GeometricTensor, R2Conv, R2ConvTransposed
 from escnn.nn.modules.equivariant_module import EquivariantModule
 from reference import Layer
-from small import EVERY_KERNEL, options_of, shake, soft_layer
+from small import EVERY_KERNEL, soft_layer
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 
@@ -37,60 +35,18 @@ def test_arguments_of_escnns_layer_come_first_in_its_order(theirs: type, ours: t
     assert [(p.name, p.default) for p in found[len(expected) :]] == keywords
 
 
-# Each option by itself is beside the loops in test_against_loops.
-GEOMETRIES: dict[str, tuple[str, dict[str, object]]] = {
-    "plain": ("convolution", {}),
-    "circular": ("convolution", {"padding": 2, "padding_mode": "circular", "stride": 3, "bias": False}),
-    "reflect": ("convolution", {"kernel_size": 4, "padding": 2, "padding_mode": "reflect", "dilation": 2, "groups": 2}),
-    "transposed": ("transposed", {"bias": False}),
-    "all": ("transposed", {"padding": (1, 2), "stride": 2, "output_padding": (1, 0), "dilation": 2, "groups": 2}),
-}
-
-
-@EVERY_KERNEL
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_arguments_of_the_convolution_mean_what_they_mean_in_escnns_layer(geometry: str, soft_part: str) -> None:
-    """escnn's layer with the filter bank and bias in their place gives the same answer, to the last bit."""
+@EVERY_CLASS
+def test_layer_has_the_attributes_of_escnns_layer(theirs: type, ours: type) -> None:
+    """What they mean is beside the loops in test_against_loops."""
     types = small.types("C4", "regular + regular -> trivial + irreps + trivial + irreps")
-    kind, arguments = GEOMETRIES[geometry][0], {"kernel_size": 3, **GEOMETRIES[geometry][1]}
-    theirs, ours = KINDS[kind]
-    layer = ours(*types, relax={"rotation": 0.2}, **options_of(soft_part), **arguments)
-    shake(layer)
-    convolution = theirs(*types, **arguments).eval()
-    features = small.random_input(layer.in_type, 7, 8, dtype=torch.float32)
-    with torch.no_grad():
-        convolution.filter, bias = layer.expand_parameters()
-        assert (bias is None) == (convolution.bias is None)
-        convolution.expanded_bias = bias
-    output = layer(layer.in_type(features))
+    arguments = {"kernel_size": 3, "padding": (1, 2), "stride": 2, "dilation": 2, "groups": 2}
+    layer, of_escnn = ours(*types, **arguments), theirs(*types, **arguments)
+    output = layer(layer.in_type(small.random_input(layer.in_type, 7, 8, dtype=torch.float32)))
     assert isinstance(output, GeometricTensor)
     assert output.type == layer.out_type
-    assert torch.equal(output.tensor.detach(), answer_to(convolution, features))
-    assert layer.evaluate_output_shape(tuple(features.shape)) == tuple(output.shape)
-    for name in ("kernel_size", "padding", "stride", "dilation", "groups"):
-        assert getattr(layer, name) == getattr(convolution, name)
-    assert kind == "convolution" or layer.output_padding == convolution.output_padding
-
-
-@pytest.mark.parametrize(
-    ("space", "fields"),
-    [("C4", "irreps + regular"), ("D4", "mixed, sheared + quotient"), ("O(2)", "band-limited + induced + trivial")],
-)
-def test_bias_is_that_of_r2conv(space: str, fields: str) -> None:
-    layers = [make(*small.types(space, f"trivial -> {fields}"), 3) for make in (RelaxedR2Conv, R2Conv)]
-    values = torch.randn_like(layers[0].bias)
-    for layer in layers:
-        layer.bias.data.copy_(values)
-    # escnn expands by float32 matrices of this size.
-    biases = [layer.expand_parameters()[1] for layer in layers]
-    assert torch.allclose(*biases, rtol=0, atol=1e-6)
-    without = RelaxedR2Conv(*small.types("C4", "regular -> last irrep"), 3)
-    assert without.bias is without.expanded_bias is None
-    # escnn has it in evaluation mode alone.
-    of_escnn = layers[1].eval().expanded_bias
-    assert torch.equal(of_escnn, biases[1])
-    for mode in (True, False):
-        assert torch.equal(layers[0].train(mode).expanded_bias, biases[0])
+    assert layer.evaluate_output_shape((2, layer.in_type.size, 7, 8)) == tuple(output.shape)
+    for name in (*arguments, *(["output_padding"] if theirs is R2ConvTransposed else [])):
+        assert getattr(layer, name) == getattr(of_escnn, name)
 
 
 def test_repr_says_types_arguments_and_softness() -> None:
@@ -160,13 +116,10 @@ C4, D4 = small.gspace("C4"), small.gspace("D4")
 REGULAR = FieldType(C4, [C4.regular_repr] * 2)
 BAD_INPUT = {
     "a tensor": (lambda: torch.randn(1, 8, 5, 5), TypeError, "input.*GeometricTensor.*Tensor"),
-    "None": (lambda: None, TypeError, "input.*GeometricTensor.*None"),
     "another type": (lambda: C4.type(C4.regular_repr)(torch.randn(1, 4, 5, 5)), TypeError, "input.*type.*regular"),
     "another gspace": (lambda: D4.type(D4.regular_repr)(torch.randn(1, 8, 5, 5)), TypeError, "input.*type.*D4"),
     "integers": (lambda: REGULAR(torch.ones(1, 8, 5, 5, dtype=torch.int64)), TypeError, "input.*floating.*int64"),
-    "complex": (lambda: REGULAR(torch.ones(1, 8, 5, 5, dtype=torch.complex64)), TypeError, "real.*complex64"),
     "a low image": (lambda: REGULAR(torch.randn(1, 8, 2, 5)), ValueError, "input must not be smaller.*2x5.*spans 3"),
-    "a narrow image": (lambda: REGULAR(torch.randn(1, 8, 5, 2)), ValueError, "input must not be smaller.*5x2.*spans 3"),
 }
 
 
@@ -192,12 +145,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
             dilated.evaluate_output_shape(shape)
     for relax in (None, {"translation": 0.2}):
         # Reflection has n − 1 pixels to copy, a circle n.
-        for mode, padding, side in (
-            ("reflect", 3, 3),
-            ("reflect", (0, 4), 4),
-            ("circular", 4, 3),
-            ("circular", (5, 0), 4),
-        ):
+        for mode, padding, side in (("reflect", (0, 4), 4), ("circular", 4, 3)):
             layer = RelaxedR2Conv(REGULAR, REGULAR, 3, padding=padding, padding_mode=mode, relax=relax)
             with pytest.raises(ValueError, match=f"padding .*{mode}"):
                 layer(input_of(side, side))

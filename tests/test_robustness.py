@@ -1,7 +1,5 @@
 """Accuracy after transformations, on classifiers whose classes are known under every one, and on counts written out."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any
@@ -10,7 +8,6 @@ import pytest
 import small
 import torch
 from errors import ROUNDING
-from escnn import gspaces
 from escnn import nn as enn
 from small_networks import left_alone
 from torch import Tensor, nn
@@ -158,21 +155,6 @@ def test_further_inputs_go_with_their_images_and_fields_stay_fields() -> None:
     assert [row.accuracy for row in report.rows] == [1, 1, 1]
 
 
-def test_volumes_are_measured_too() -> None:
-    space = gspaces.octaOnR3()
-
-    class Upper(nn.Module):
-        def forward(self, volumes: Tensor) -> Tensor:
-            return torch.stack([volumes[:, 0, 0].sum((1, 2)), volumes[:, 0, -1].sum((1, 2))], 1)
-
-    volumes = torch.zeros(1, 1, 3, 3, 3)
-    volumes[:, :, 0] = 1
-    report = robustness_report(Upper(), volumes, torch.tensor([0]), in_type=space.type(space.trivial_repr))
-    about_z = [row for row in report.rows if row.name.endswith("about z")]
-    assert [row.accuracy for row in about_z] == [1, 1, 1]
-    assert min(row.accuracy for row in report.subgroups["rotation"]) == 0
-
-
 LABELS = torch.zeros(2, dtype=torch.long)
 IMAGES = torch.zeros(2, 1, 5, 5)
 
@@ -181,20 +163,13 @@ IMAGES = torch.zeros(2, 1, 5, 5)
     ("arguments", "options", "error", "text"),
     [
         ((Side(), IMAGES, LABELS[:1]), {}, ValueError, "data and labels must be as many, and some: got 2 images"),
-        ((Side(), IMAGES, LABELS.float()), {}, TypeError, "labels must be a tensor of integers"),
         ((Side(), IMAGES, [0, 0]), {}, TypeError, "labels must be a tensor of integers"),
-        ((Side(), "images", LABELS), {}, TypeError, "data must be a tensor or a GeometricTensor"),
         ((Side(), (), LABELS), {}, ValueError, "data must have a batch"),
-        ((Side(), IMAGES[:0], LABELS[:0]), {}, ValueError, "got 0 images"),
-        ((Side(), IMAGES, LABELS), {"batch_size": 0}, ValueError, "batch_size must be"),
         ((Side(), IMAGES, LABELS), {"elements": ()}, ValueError, "nothing to measure"),
-        ((Side, IMAGES, LABELS), {}, TypeError, "classifier must be"),
         ((nn.Identity(), IMAGES, LABELS), {}, ValueError, r"classifier: the output must be \(batch, classes\)"),
         ((Side(), IMAGES, LABELS), {"in_type": None}, ValueError, "in_type: Side does not say"),
     ],
 )
-def test_bad_arguments_are_named(
-    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], text: str
-) -> None:
+def test_bad_arguments_are_named(arguments: tuple, options: dict, error: type, text: str) -> None:
     with pytest.raises(error, match=text):
         robustness_report(*arguments, **{"in_type": IMAGE, **options})

@@ -1,7 +1,5 @@
 """Gradients of soft weights input by input, against a loop through the whole network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -22,12 +20,7 @@ from small_networks import network_of
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from escnn_relaxed import (
-    ContinuousKernel,
-    RelaxedLinear,
-    RelaxedR2Conv,
-    RelaxedR2ConvTransposed,
-)
+from escnn_relaxed import ContinuousKernel, RelaxedLinear, RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.kernel.tied import TiedKernel
 from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
 from escnn_relaxed.learning import layer_gradients
@@ -53,26 +46,20 @@ class Doubled(RelaxedR2Conv):
 
 # Layers whose soft weights are factors of channels, taps and pixels.
 MODULATED: dict[str, Callable[..., RelaxedLayer]] = {
-    "sheared": partial(soft_layer, "D2", "mixed, sheared -> mixed, sheared"),
     "no element of its own": partial(soft_layer, "C4", "regular -> trivial", kernel_size=5),
-    "irreps": partial(soft_layer, "SO(2)", "irreps -> irreps"),
     "two subgroups": partial(soft_layer, "D4", "regular -> two regular", relax=IN_D4),
     "stride, dilation": partial(soft_layer, "C4", "regular -> regular", stride=2, dilation=2, padding=2),
     "groups": partial(soft_layer, "C4", "two regular -> two regular", groups=2, relax=EVERYWHERE),
     "gains at pixels": partial(soft_layer, "C4", "regular -> two regular", padding=1, relax=EVERYWHERE),
-    "pixels alone": partial(soft_layer, "C4", "regular -> mixed", relax={"translation": 0.4}),
     "directions at pixels": partial(soft_layer, "C4", "regular -> irreps + regular", relax=EVERYWHERE),
     "all directions": partial(
         soft_layer, "C4", "regular -> regular", relax=EVERYWHERE, kernel=partial(TiedKernel, all_directions=True)
     ),
-    "learned ω′": partial(soft_layer, "C4", "regular -> irreps", relax=EVERYWHERE, learn_relaxation=True),
-    "transposed": partial(soft_transposed_layer, "C4", "regular -> two regular", stride=2, output_padding=1),
     "transposed, groups": partial(soft_transposed_layer, "C4", "two regular -> two regular", groups=2),
     "transposed, at pixels": partial(
         soft_transposed_layer, "C4", "two regular -> irreps + irreps", groups=2, relax=EVERYWHERE
     ),
     "linear": linear,
-    "volumes": partial(small.volume_layer, small.volume_type("cone 4"), padding=1),
     "volumes, at pixels": partial(
         small.volume_layer, small.volume_type("cone 4"), relax={"rotation": 0.2, "translation": 0.4}
     ),
@@ -174,9 +161,6 @@ def test_no_input_has_a_filter_bank_of_its_own(relax: dict[str, object]) -> None
     assert largest.values <= layer.kernel.values_at_a_pixel() == 32 * 32 * 25
 
 
-# Networks.
-
-
 class OfFrames(nn.Module):
     """A network that sees several frames of each input as a batch of them, and calls its layer twice."""
 
@@ -251,7 +235,7 @@ def test_network_that_does_not_use_its_layers_is_refused() -> None:
 
 @pytest.mark.parametrize("name", drop_in_networks.NETWORKS)
 def test_networks_that_know_nothing_of_it_are_taken_apart(name: str) -> None:
-    """Strides, skips, transposed convolutions, cells that are called again and again, gates, quotient fields."""
+    """Strides, skips, transposed convolutions, gates, induced fields."""
     network = drop_in_networks.NETWORKS[name][0](
         partial(RelaxedR2Conv, initial_softness=0.1), partial(RelaxedR2ConvTransposed, initial_softness=0.1)
     )

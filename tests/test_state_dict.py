@@ -1,7 +1,5 @@
 """What a state says when it does not fit, what it holds of itself, and pickles; the rest is in the small."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys
@@ -46,7 +44,6 @@ def state_of(**arguments: Any) -> OrderedDict[str, torch.Tensor]:
 
 MISFITS: dict[str, tuple[dict[str, object], str]] = {
     "kernel size": ({"kernel_size": 5}, "kernel size is 5, here 3"),
-    "group": ({"space": "C8"}, r"group is C8_on_R2\[\(None, 8\)\], here C4_on_R2\[\(None, 4\)\]"),
     "fields of the input": ({"pair": "two regular -> regular"}, "input is 2 regular, here 1 regular"),
     "fields of the output": (
         {"pair": "regular -> trivial + regular"},
@@ -59,7 +56,6 @@ MISFITS: dict[str, tuple[dict[str, object], str]] = {
     "softness": ({"relax": None}, r"soft in is \[\], here \['rotation'\], .* harden_network"),
     "continuous": (CONTINUOUS, "strict kernel is continuous, here steerable"),
 }
-# The same of a layer with a continuous kernel.
 MISFITS_OF_KAPPA: dict[str, tuple[dict[str, object], str]] = {
     "kernel net": ({"net": SirenKernel}, r"kernel net is \['siren', 32\], here \['fourier', 32\]"),
     "filter frequency": (
@@ -70,7 +66,6 @@ MISFITS_OF_KAPPA: dict[str, tuple[dict[str, object], str]] = {
         {"rotation_coordinates": "log", "relax": {"rotation": 1.0}},
         "rotation coordinates is log, here circle",
     ),
-    "dilation": ({"dilation": 2}, "dilation is 2, here 1"),
 }
 
 
@@ -175,35 +170,27 @@ def test_representation_whose_name_the_group_knows_with_another_basis_is_unpickl
     assert np.array_equal(found.change_of_basis_inv, known.change_of_basis_inv)
 
 
-# A layer of each continuous group at the least frequency, and the numbers of irreps before and after it is copied.
+# A layer of each continuous group at the least frequency, and whether it, its copies and its states add irreps.
 _COUNTS = """
-import copy, pickle, sys
+import copy, pickle
 from escnn import gspaces, nn
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, relax_network
-build, kind, conv = {
-    "SO(2)": (gspaces.rot2dOnR2, RelaxedR2Conv, nn.R2Conv),
-    "O(2)": (gspaces.flipRot2dOnR2, RelaxedR2Conv, nn.R2Conv),
-    "SO(3)": (gspaces.rot3dOnR3, RelaxedR3Conv, nn.R3Conv),
-}[sys.argv[1]]
-gspace = build(maximum_frequency=1)
-fields = nn.FieldType(gspace, gspace.irreps)
-strict = conv(fields, fields, 3)  # escnn adds those of its products
-before = len(gspace.irreps)
-layers = nn.SequentialModule(kind(fields, fields, 3), strict)
-network = relax_network(layers)
-pickle.loads(pickle.dumps(copy.deepcopy(network)))
-network.state_dict()
-print(before, len(gspace.irreps))
+plane, space = (RelaxedR2Conv, nn.R2Conv), (RelaxedR3Conv, nn.R3Conv)
+for build, (kind, conv) in ((gspaces.rot2dOnR2, plane), (gspaces.flipRot2dOnR2, plane), (gspaces.rot3dOnR3, space)):
+    gspace = build(maximum_frequency=1)
+    fields = nn.FieldType(gspace, gspace.irreps)
+    strict = conv(fields, fields, 3)  # escnn adds those of its products
+    before = len(gspace.irreps)
+    network = relax_network(nn.SequentialModule(kind(fields, fields, 3), strict))
+    pickle.loads(pickle.dumps(copy.deepcopy(network))).state_dict()
+    assert len(gspace.irreps) == before, gspace
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", ["SO(2)", "O(2)", "SO(3)"])
-def test_layers_copies_and_pickles_add_no_irreps_to_a_group(group: str) -> None:
+def test_layers_copies_and_pickles_add_no_irreps_to_a_group() -> None:
     """In a process of its own, since groups are for ever."""
-    command = [sys.executable, "-W", "ignore", "-c", _COUNTS, group]
-    before, after = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
-    assert before == after
+    subprocess.run([sys.executable, "-W", "ignore", "-c", _COUNTS], check=True, cwd=ROOT)
 
 
 def _answer_of_another_process(pickled: bytes) -> bytes:
@@ -231,13 +218,3 @@ def test_part_of_a_state_and_one_of_r2conv_leave_a_hardened_layer_hardened() -> 
     assert layer.hardened
     layer.load_state_dict(built().state_dict())
     assert not layer.hardened
-
-
-def test_samples_mean_nothing_to_a_finite_group() -> None:
-    """A state loads into a layer with another number of them."""
-    first, second = (
-        RelaxedR2Conv(*small.types("C4", "trivial -> regular"), 3, relax="rotation", samples=samples)
-        for samples in (8, 16)
-    )
-    second.load_state_dict(first.state_dict())
-    assert torch.equal(first.filter_bank(), second.filter_bank())

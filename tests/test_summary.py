@@ -1,7 +1,5 @@
 """The table of a network's layers, and what is logged of them, say what the layers say."""
 
-from __future__ import annotations
-
 import pytest
 import small
 import torch
@@ -75,27 +73,16 @@ def test_measured_errors_are_of_each_layer_alone_and_of_the_network_up_to_it() -
 
 
 def test_lines_of_mixed_fields_and_of_long_names_fit_on_a_screen_above_what_is_strict() -> None:
-    gspace = small.gspace("D4")
-    quotient = gspace.quotient_repr((None, 2))
-    mixed = enn.FieldType(gspace, [gspace.regular_repr, gspace.trivial_repr, *gspace.irreps, quotient] * 2)
-    layer = RelaxedR2Conv(mixed, mixed, 3, padding=1, relax={"rotation": 0.25})
-    summary = relaxation_summary(nn.Sequential(layer), data=torch.randn(2, mixed.size, 5, 5))
-    assert "1 regular + 2 irrep_0,0 + " in summary.rows[0].fields
-    lines = str(summary).splitlines()[1:3]
-    assert all(f"1 regular + {len(mixed) - 1} more" in line for line in lines)
-    many = enn.FieldType(gspace, [quotient] * 16)
+    space = small.gspace("D4")
+    mixed = enn.FieldType(space, [space.regular_repr, *space.irreps, space.quotient_repr((None, 2))] * 2)
     relax = {"rotation": 0.2222, "reflection": 0.1234, "translation": (0.3333, 0.1111)}
-    parts = {"stem": enn.R2Conv(many, many, 3), "wide_block": RelaxedR2Conv(many, many, 3, relax=relax)}
-    wide = nn.ModuleDict({**parts, "up": enn.R2ConvTransposed(many, many, 3)})
-    *table, stem, up = str(relaxation_summary(wide)).splitlines()
+    layers = {"stem": enn.R2Conv(mixed, mixed, 3), "wide_block": RelaxedR2Conv(mixed, mixed, 3, relax=relax)}
+    network = nn.ModuleDict({**layers, "up": enn.R2ConvTransposed(mixed, mixed, 3)})
+    *table, stem, up = str(relaxation_summary(network)).splitlines()
     assert [stem, up] == ["strict R2Conv: stem", "strict R2ConvTransposed: up"]
-    assert "16 " in table[1]
-    assert "…" in table[1]
-    assert max(map(len, lines + table)) <= 100
-    assert relaxation_summary(relax_network(wide)).strict == {}
-
-
-# --- what is logged of the layers -------------------------------------------------------------------------------------
+    assert f"regular + {len(mixed) - 1} more" in table[1]
+    assert max(map(len, table)) <= 100
+    assert relaxation_summary(relax_network(network)).strict == {}
 
 
 def logged_network() -> enn.SequentialModule:

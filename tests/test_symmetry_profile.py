@@ -1,9 +1,6 @@
 """Profiles: against kernels moved tap by tap, errors on white noise, and symmetries that are known beforehand."""
 
-from __future__ import annotations
-
 import copy
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,27 +14,15 @@ from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType
 from evidence_networks import Classifier, entries, images
-from small import TORUS, build, soft_layer
+from small import build, soft_layer
 from torch import Tensor, nn
 
-from escnn_relaxed import (
-    ContinuousKernel,
-    RelaxedLinear,
-    RelaxedR2Conv,
-    RelaxedR2ConvTransposed,
-    RelaxedR3Conv,
-    SoftnessEvidence,
-    equivariance_error,
-    relax_network,
-)
+from escnn_relaxed import ContinuousKernel, RelaxedLinear, RelaxedR2Conv, RelaxedR2ConvTransposed, SoftnessEvidence
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Conv
 from escnn_relaxed.kernel import Kernel
 from escnn_relaxed.learning.posterior import Learned, posterior_draws
-from escnn_relaxed.measure import SymmetryProfile, symmetry_profile
+from escnn_relaxed.measure import symmetry_profile
 from escnn_relaxed.measure.isometry import turn_or_flip
-
-# Weights that training leaves at 0 by symmetry move by rounding alone, which Adam scales up to about 1e-9 a step.
-TRAINED = 1e-6
 
 
 def moved_by_hand(layer: nn.Module, turns: int) -> float:
@@ -86,7 +71,7 @@ TURNS_ABOUT_Z = ("rotation 90° about z", "rotation 180° about z", "rotation 27
 KEPT_IN_SPACE: dict[str, tuple[str, object, tuple[str, ...]]] = {
     "octahedral, axis": ("octahedral", "SO(2)", TURNS_ABOUT_Z),
     "octahedral, C4": ("octahedral", (False, 4), TURNS_ABOUT_Z),
-    "SO(3), axis": ("SO(3)", "SO(2)", TURNS_ABOUT_Z),
+    "O(3), axis": ("O(3)", "SO(2)", TURNS_ABOUT_Z),
     "O(3), cone": (
         "O(3)",
         ("cone", -1),
@@ -115,11 +100,8 @@ def test_elements_of_space_stand_by_their_axes() -> None:
 @pytest.mark.parametrize(
     ("space", "pair"),
     [
-        ("C4", "regular -> irreps"),
-        ("D4", "trivial -> regular"),
         ("D4", "regular -> trivial"),
         ("D4 axis 45°", "quotient -> regular"),
-        ("flip", "regular -> irreps"),
         ("O(2)", "irreps -> irreps"),
     ],
 )
@@ -134,21 +116,6 @@ def test_tied_kernels_know_themselves_as_moved_by_taps(space: str, pair: str) ->
     assert torch.allclose((moved / whole)[is_on_grid], (found / all_taps)[is_on_grid], rtol=0, atol=1e-9)  # escnn's ρ
 
 
-@pytest.mark.parametrize(("space", "pair"), [("C4", "two regular -> regular"), ("D4", "mixed, sheared -> regular")])
-def test_mean_square_over_the_group_is_twice_the_softness(space: str, pair: str) -> None:
-    layer = soft_layer(space, pair)
-    rows = symmetry_profile(layer).rows
-    mean = sum(row.error**2 for row in rows) / (len(rows) + 1)
-    assert mean == pytest.approx(2 * layer.softness().item(), rel=1e-6)  # escnn's matrices
-
-
-def test_profile_is_the_error_on_white_noise() -> None:
-    layer = soft_layer("D4", "trivial -> two regular", bias=False, **TORUS)
-    measured = {row.name: row.error for row in equivariance_error(layer, 16).exact}
-    for row in symmetry_profile(layer).rows:
-        assert row.error == pytest.approx(measured[row.name], rel=0.05)  # 4,000 values for each of 9 taps
-
-
 def test_soft_translation_leaves_the_elements_of_the_group_as_they_are() -> None:
     layer = build(*small.types("C4", "regular -> irreps"), relax={"translation": 0.3}, initial_softness=0.3)
     assert [row.error for row in symmetry_profile(layer).rows] == [0, 0, 0]
@@ -157,7 +124,7 @@ def test_soft_translation_leaves_the_elements_of_the_group_as_they_are() -> None
 @pytest.mark.parametrize("kernel", [None, ContinuousKernel(hidden_size=4)], ids=["tied", "continuous"])
 def test_softness_in_both_is_moved_at_every_position(kernel: object) -> None:
     """Against banks at every pixel of the reference image, both turned by numpy."""
-    types = small.types("C4", "regular -> regular")
+    types = small.types("C4", "regular -> regular + irreps")
     relax = {"rotation": 0.25, "translation": 0.3}
     layer = RelaxedR2Conv(*types, 3, relax=relax, initial_softness=0.1, kernel=kernel).double()
     banks = layer.filter_banks(8).detach().numpy()
@@ -219,110 +186,6 @@ def test_network_has_the_layer_that_is_moved_most_and_elements_that_all_layers_k
     profile = symmetry_profile(enn.SequentialModule(strict, continuous))
     assert list(profile.layers) == ["0", "1"]
     assert [(row.name, row.layer) for row in profile.network] == [(f"rotation {n}°", "1") for n in (90, 180, 270)]
-
-
-class Chain(nn.Module):
-    """Layers from plain images to plain images."""
-
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, images: Tensor) -> Tensor:
-        result: Tensor = self.layers(self.layers[0].in_type(images)).tensor
-        return result
-
-
-def trained(network: nn.Module, images: Tensor, target: Tensor, least: float) -> SymmetryProfile:
-    """Fit a network, and return its profile; the error must fall to a part of that of the start."""
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.03)
-    losses = []
-    for _ in range(300):
-        loss = (network(images) - target).square().mean()
-        losses.append(loss.item())
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    assert losses[-1] < least * losses[0]
-    return symmetry_profile(network)
-
-
-def softened(layer: nn.Module, **softening: object) -> nn.Module:
-    """A strict layer that may become soft, and is not yet: then training breaks no more than the data."""
-    return relax_network(layer.double(), **softening)
-
-
-def square_images(count: int) -> Tensor:
-    return torch.randn(count, 1, 7, 7, dtype=torch.float64)
-
-
-def by_kernel(images: Tensor, kernel: Sequence[Sequence[float]]) -> Tensor:
-    """Images after a convolution on the torus."""
-    weight = torch.tensor(kernel, dtype=torch.float64)[None, None]
-    return nn.functional.conv2d(nn.functional.pad(images, [1] * 4, mode="circular"), weight)
-
-
-IMAGE = gspaces.flipRot2dOnR2(4).type(gspaces.flipRot2dOnR2(4).trivial_repr)
-ON_TORUS = {"padding": 1, "padding_mode": "circular", "bias": False}
-
-
-def test_wind_along_x_keeps_one_mirror_alone() -> None:
-    """A puff is carried to the right and spreads; the images are there with their mirror images."""
-    images = square_images(16)
-    images = torch.cat([images, images.flip(2)])
-    wind = by_kernel(images, [[0.05, 0.05, 0.0], [0.4, 0.35, 0.05], [0.05, 0.05, 0.0]])
-    layer = softened(RelaxedR2Conv(IMAGE, IMAGE, 3, relax=None, **ON_TORUS))
-    found = trained(Chain(layer), images, wind, 0.2)
-    assert found.kept(TRAINED) == ("reflection along y",)
-    assert min(row.error for row in found.network if row.name != "reflection along y") > 0.1
-
-
-@pytest.mark.parametrize("keep", ["C2", None])
-def test_stretching_keeps_half_turns_and_both_mirrors_where_the_layer_keeps_half_turns(keep: str | None) -> None:
-    """The functions of a default layer are odd under a half turn, or reflect: it can but be strict."""
-    images = square_images(8)
-    images = torch.cat([images, images.flip(2), images.flip(3), images.flip(2, 3)])
-    stretched = by_kernel(images, [[0.0, 0.05, 0.0], [0.3, 0.3, 0.3], [0.0, 0.05, 0.0]])
-    layer = softened(RelaxedR2Conv(IMAGE, IMAGE, 3, relax=None, **ON_TORUS), **({"keep": keep} if keep else {}))
-    kept = trained(Chain(layer), images, stretched, 0.2 if keep else 1.0).kept(TRAINED)
-    assert len(kept) == (3 if keep else 7)
-    assert {"rotation 180°", "reflection along x", "reflection along y"} <= set(kept)
-
-
-def perovskite(displacement: float) -> Tensor:
-    """BaTiO₃ in a cell of 5³ voxels: Ba at corners, Ti in the centre or moved along z, O on faces; (1, 3, 5, 5, 5)."""
-    cell = torch.zeros(1, 3, 5, 5, 5, dtype=torch.float64)
-    for corner in itertools.product((0, 4), repeat=3):
-        cell[0, 0, corner[0], corner[1], corner[2]] = 1
-    cell[0, 1, 2, 2, 2], cell[0, 1, 1, 2, 2] = 1 - displacement, displacement
-    for axis, side in itertools.product(range(3), (0, 4)):
-        place = [2, 2, 2]
-        place[axis] = side
-        cell[0, 2, place[0], place[1], place[2]] = 1
-    return cell
-
-
-@pytest.mark.parametrize("name", ["octahedral", "full octahedral"])
-def test_titanium_that_is_displaced_along_z_keeps_the_symmetries_of_its_axis(name: str) -> None:
-    """C4v, the eight elements of the 48 that leave the tetragonal cell as it is, or the four that are rotations."""
-    space = gspaces.octaOnR3() if name == "octahedral" else gspaces.fullOctaOnR3()
-    species = FieldType(space, [space.trivial_repr] * 3)
-    cubic, tetragonal = perovskite(0.0), perovskite(0.4)
-    layer = softened(RelaxedR3Conv(species, species, 3, padding=1, bias=False, relax=None))
-    found = trained(Chain(layer), cubic, tetragonal, 0.2)
-    kept = set(found.kept(TRAINED))
-    assert kept == {row.name for row in found.network if keeps(tetragonal, species, row.name)}
-    assert len(kept) == (3 if name == "octahedral" else 7)
-    assert min(row.error for row in found.network if row.name not in kept) > BROKEN
-
-
-def keeps(cell: Tensor, species: FieldType, name: str) -> bool:
-    """Whether the element of this name leaves a cell as it is, by escnn's own transform."""
-    for element in species.fibergroup.elements:
-        if turn_or_flip(species.gspace, element).name == name:
-            moved = species(cell.float()).transform(element).tensor
-            return bool((moved - cell).abs().max() < 0.01)  # escnn interpolates in float32
-    raise AssertionError(name)
 
 
 def test_networks_without_a_group_have_no_profile() -> None:
