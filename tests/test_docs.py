@@ -111,6 +111,23 @@ def test_every_test_that_the_page_of_the_paper_names_is_there() -> None:
             assert not missing, f"{file}: {missing}"
 
 
+def test_every_room_is_on_the_page_of_the_architecture_and_no_other_file_is_named() -> None:
+    page, package = text_of("design.md"), ROOT / "escnn_relaxed"
+    rooms = [path.stem for path in package.glob("*.py") if path.stem[0] != "_"]
+    rooms += [f"{path.parent.name}/" for path in package.glob("*/__init__.py")]
+    assert not [room for room in rooms if f"`{room}`" not in page]
+    folders = "|".join(room[:-1] for room in rooms if room[-1] == "/")
+    paths = re.findall(rf"`((?:{folders})/\w+(?:\.py)?)`", page)
+    assert paths
+    assert not [path for path in paths if not (package / path.removesuffix(".py")).with_suffix(".py").exists()]
+    tables = re.findall(r"^\*\*`(\w+)/`\*\*[^|]*\n\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert len(tables) >= 9
+    for folder, table in tables:
+        named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+        files = [path.stem for path in (package / folder).glob("*.py") if path.stem != "__init__"]
+        assert sorted(named) == sorted(files)
+
+
 def test_messages_that_a_page_explains_are_those_of_the_package() -> None:
     """What stands for a value is …; strings over several lines of source are joined."""
     tables = re.findall(r"^\|.*\|$", text_of("how-to", "messages.md"), re.MULTILINE)

@@ -1,7 +1,10 @@
-"""Scripts and networks to copy, the sweep over ω′, and what the sdist takes."""
+"""Scripts and networks to copy, and the sweep over ω′."""
 
+import importlib
 import re
 import runpy
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,3 +70,29 @@ def test_network_to_copy_learns_with_every_parameter_and_hardened_turns_with_its
         pairs = [(before[0], after[0]), (vectors, after[1])]
     for expected, found in pairs:
         assert float((found - expected).norm() / expected.norm()) < SINGLE_REORDERED
+
+
+SWEEP = ("--images", "40", "--epochs", "1", "--workers", "1", "--frequencies", "0", "0.25")
+TRAINED = re.compile(r"^ω′ = (\S+), seed (\d)", re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_sweep_trains_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, which has imported everything already."""
+    pytest.importorskip("optuna")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    sweep = importlib.import_module("sweep")
+    monkeypatch.setattr(sweep, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers))
+    printed = []
+    for seeds in ("1", "2", "2"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sweep.main([*SWEEP, "--seeds", seeds])
+        printed.append(capsys.readouterr().out)
+    torch.set_num_threads(1)
+    trained = [set(TRAINED.findall(text)) for text in printed]
+    assert trained == [{("0", "0"), ("0.25", "0")}, {("0", "1"), ("0.25", "1")}, set()]
+    assert (tmp_path / "runs" / "sweep.png").stat().st_size > 1000

@@ -12,6 +12,7 @@ from escnn.nn import FieldType
 from operations import CountOperations, count_evaluation, count_training
 from torch import Tensor, nn
 
+from benchmarks.speed import calls
 from benchmarks.speed.sides import OnTensors
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv
 from escnn_relaxed.baselines import LAYERS
@@ -69,6 +70,27 @@ def test_training_and_evaluation_have_few_operations_and_wait_for_nothing(name: 
         count = count_calls(module, images_for(module))
         assert count.operations.total() <= most + SLACK, count.operations
         assert not count.waits
+
+
+# The most calls of the package's own functions, and the most that are within each other, with Python 3.11.
+MOST_CALLS = {
+    "training forward": (20, 5),
+    "softness()": (21, 5),
+    "forward in evaluation": (21, 5),
+    "export()": (31, 7),
+    "update of the evidence of two layers": (506, 13),
+}
+
+
+def test_what_is_called_most_is_read_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader of the code follows them, and Python takes its time for each."""
+    # In evaluation on the CPU, where the filter bank is kept.
+    monkeypatch.undo()
+    found = calls.counts()
+    assert found.keys() == MOST_CALLS.keys()
+    for name, (count, depth) in MOST_CALLS.items():
+        assert found[name].count <= count, name
+        assert found[name].depth <= depth, name
 
 
 def test_exported_factors_wait_for_nothing() -> None:

@@ -15,6 +15,22 @@ SCRIPT = ROOT / "scripts" / "notebooks.py"
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("[0-9]-*.md"))
 NOTEBOOKS = ROOT / "examples" / "notebooks"
 
+# What the prose of a tutorial states as measured: decimals, powers of ten, percentages.
+STATED = r"(?<![\w.])\d+\.\d+(?:e-\d+)?|\b\de-\d+\b|\b\d+(?= %)"
+NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
+# By the number of the tutorial: what is stated and not printed, and what it follows from. The numbers of a formula are
+# printed, but for these.
+ARITHMETIC = {1.0, 2.0, 3.0, 4.0, 100.0, 1000.0}
+DERIVED: dict[str, dict[str, str]] = {
+    "1": {"0.25": "1 / 4", "0.001": "1 / 1000", "1.15": "(4 / 3) ** 0.5"},
+    "2": {"2.0": "93.5 - 91.5", "0.001": "1 / 1000"},
+    "4": {"2.4": "96.8 - 94.4", "0.0005": "0.00052", "20": "100 * 0.2", "1.4": "95.2 - 93.8", "1.2": "95.6 - 94.4"},
+    "5": {"50": "100 / 2", "94": "93.6"},
+    "7": {"0.001": "1 / 1000"},
+    "8": {"90": "100 - 32**2 / 100"},
+}
+# Lines of other pages that a tutorial quotes.
+QUOTED = {"7": ("results/accuracy.md", "| smoke, level 9 |")}
 
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="no scripts beside the tests")
 
@@ -46,6 +62,37 @@ def test_notebook_is_its_tutorial_as_it_is_now_with_its_outputs(tutorial: Path, 
     assert not [link for link in links if not (NOTEBOOKS / link.partition("#")[0]).exists()]
     assert "{" + "download}" not in text
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} == {tutorial.stem for tutorial in TUTORIALS}
+
+
+def printed(notebook: Any) -> str:
+    """The text of all outputs."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return "\n".join(output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in outputs)
+
+
+def numbers(text: str) -> set[float]:
+    return {float(number) for number in re.findall(NUMBER, text)}
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda tutorial: tutorial.stem)
+def test_numbers_that_a_tutorial_states_are_in_the_outputs_of_its_notebook(tutorial: Path) -> None:
+    """Or in its code, where they are settings. If this fails, the text is older than the outputs."""
+    notebook, number = saved(tutorial), tutorial.name[0]
+    prose, code = (
+        "\n".join(cell.source for cell in notebook.cells if cell.cell_type == kind) for kind in ("markdown", "code")
+    )
+    known = numbers(printed(notebook)) | numbers(code)
+    if number in QUOTED:
+        page, start = QUOTED[number]
+        lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+        known |= numbers("\n".join(line for line in lines if line.startswith(start)))
+    derived = DERIVED.get(number, {})
+    for result, formula in derived.items():
+        assert numbers(formula) - ARITHMETIC <= known, formula
+        assert f"{eval(formula):.{len(result.partition('.')[2])}f}" == result
+    stated = re.findall(STATED, re.sub(r"\]\([^)]*\)", "]", prose))
+    assert set(derived) <= set(stated)
+    assert not [each for each in stated if each not in derived and float(each) not in known]
 
 
 @pytest.mark.slow
