@@ -203,7 +203,7 @@ def test_the_page_has_what_the_results_say() -> None:
 def test_a_case_of_the_discovery_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "gratings, half turns"
     cases = {name: replace(discovery.CASES[name], seeds=(7,), images=(64,))}
-    for constant, value in {"HELD_OUT": 64, "EPOCHS": 3, "FURTHER": 1, "CASES": cases}.items():
+    for constant, value in {"DECIDING": {"held-out": ({}, 64)}, "EPOCHS": 3, "FURTHER": 1, "CASES": cases}.items():
         monkeypatch.setattr(discovery, constant, value)
     log = ["--output", str(tmp_path / "log.jsonl")]
     run_here("symmetry.discovery", *log)

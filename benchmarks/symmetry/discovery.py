@@ -1,12 +1,13 @@
 """How often the data's broken symmetries are found, where the answer is known: two ways to decide.
 
-    python -m benchmarks.symmetry.discovery --data FOLDER --output FILE.jsonl [--training-images] [--table]
+    python -m benchmarks.symmetry.discovery --data FOLDER --output FILE.jsonl [--by training] [--table]
 
 A network that is soft in rotation and reflection is trained with ``SoftnessEvidence`` for 12 epochs. Then
 ``SoftnessEvidence.harden`` decides at once, and ``which_softness_helps`` by training further for 4 epochs, in which the
-rate falls to 0. Both see 500 images that were held out; with ``--training-images`` they see images that the network was
-trained on. Seeds were named before the first run of each: 401 to 405 to find the rule, 406 to 410 to test it, and 411
-to 415 for cases that were added later.
+rate falls to 0. Both see 500 images that were held out; with ``--by training`` 500 that the network was trained on, and
+with ``--by more`` 3,000 held-out images of digits, for networks of 3,000 images. Seeds were named before the first run
+of each: 401 to 405 to find the rule, 406 to 410 to test it, 411 to 415 for cases that were added later, and 416 to 420
+for more held-out images.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -37,10 +38,12 @@ from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.checks import FIBER_SUBGROUPS
 from escnn_relaxed.learning import which_softness_helps
 
-SEEDS, LATER_SEEDS = (406, 407, 408, 409, 410), (411, 412, 413, 414, 415)
-IMAGES, HELD_OUT = (300, 1000, 3000), 500
+SEEDS, LATER_SEEDS, LAST_SEEDS = (tuple(range(start, start + 5)) for start in (406, 411, 416))
+IMAGES = 300, 1000, 3000
+# How the images that decide are named in the log, and their number.
+DECIDING = {"held-out": ({}, 500), "training": ({"by training images": True}, 500), "more": ({"held out": 3000}, 3000)}
 SIDE, BATCH, EPOCHS, FURTHER, RATE = 17, 32, 12, 4, 0.01
-ROTATION, REFLECTION, BOTH = ("rotation",), ("reflection",), ("rotation", "reflection")
+ROTATION, REFLECTION, BOTH = ("rotation",), ("reflection",), FIBER_SUBGROUPS
 Draw = Callable[[int, torch.Generator, Path | None], Split]
 
 
@@ -252,15 +255,15 @@ def train(network: nn.Module, split: Split, epochs: int, evidence: SoftnessEvide
             update(evidence, split)
 
 
-def discover(case: Case, images: int, seed: int, root: Path | None, by_training: bool) -> dict[str, Any]:
+def discover(case: Case, images: int, seed: int, root: Path | None, by: str) -> dict[str, Any]:
     """Return what both ways find in one case by held-out or by training images, and the seconds that each took."""
-    pixels, classes = case.draw(images + HELD_OUT, torch.Generator().manual_seed(1000 + seed), root)
+    pixels, classes = case.draw(images + DECIDING[by][1], torch.Generator().manual_seed(1000 + seed), root)
     few = len(pixels) - images
     trained, held_out = (pixels[few:], classes[few:]), (pixels[:few], classes[:few])
     torch.manual_seed(seed)
     network = Network(case.group, int(classes.max()) + 1)
     evidence = SoftnessEvidence(network, images)
-    deciding = first(trained, HELD_OUT) if by_training else held_out
+    deciding = first(trained, few) if by == "training" else held_out
     start = time.process_time()
     train(network, trained, EPOCHS, evidence)
     end = time.process_time()
@@ -284,18 +287,23 @@ def discover(case: Case, images: int, seed: int, root: Path | None, by_training:
     }
 
 
-def name_of(case: str, images: int, seed: int, by_training: bool) -> str:
+def name_of(case: str, images: int, seed: int, by: str) -> str:
     """Return the name of a run in the log."""
-    more = {"by training images": True} if by_training else {}
-    return json.dumps({"case": case, "images": images, "seed": seed, **more})
+    return json.dumps({"case": case, "images": images, "seed": seed, **DECIDING[by][0]})
 
 
-def summary(log: Log, by_training: bool) -> str:
+def cases_of(by: str) -> dict[str, Case]:
+    """Return the cases that are decided so: all, or those of digits with their largest number of images."""
+    digits = [name for name in CASES if name.startswith("digits")] if by == "more" else []
+    return {name: replace(CASES[name], seeds=LAST_SEEDS, images=IMAGES[-1:]) for name in digits} or CASES
+
+
+def summary(log: Log, by: str) -> str:
     """Return the Markdown table of a log: right answers of all, for each case, way and number of images."""
     rows = []
-    for name, case in CASES.items():
+    for name, case in cases_of(by).items():
         for images in case.images:
-            names = (name_of(name, images, seed, by_training) for seed in case.seeds)
+            names = (name_of(name, images, seed, by) for seed in case.seeds)
             if results := [log.runs[run] for run in names if run in log.runs]:
                 rows.append([name, ", ".join(case.broken) or "none", f"{images:,}", *_right(case, results)])
     heads = [f"{way}: {part}" for way in ("at once", "trained further") for part in FIBER_SUBGROUPS]
@@ -315,19 +323,19 @@ def _right(case: Case, results: Sequence[dict[str, Any]]) -> list[str]:
 def main() -> None:
     """Make the runs that the log does not hold, or print its table."""
     parser = options(__doc__)
-    parser.add_argument("--training-images", action="store_true", help="decide by images that were trained on")
+    parser.add_argument("--by", choices=DECIDING, default="held-out", help="the images that decide")
     parser.add_argument("--table", action="store_true", help="print the table of the log")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    log, by_training = Log(arguments.output), arguments.training_images
+    log, by = Log(arguments.output), arguments.by
     if arguments.table:
-        print(summary(log, by_training))
+        print(summary(log, by))
         return
-    runs = [(seed, images, name) for name, case in CASES.items() for seed, images in product(case.seeds, case.images)]
-    for seed, images, name in sorted(runs, key=lambda run: run[:2]):
-        make = partial(discover, CASES[name], images, seed, arguments.data, by_training)
+    runs = [(*of, name, case) for name, case in cases_of(by).items() for of in product(case.seeds, case.images)]
+    for seed, images, name, case in sorted(runs, key=lambda run: run[:2]):
+        make = partial(discover, case, images, seed, arguments.data, by)
         try:
-            log.once(name_of(name, images, seed, by_training), make)
+            log.once(name_of(name, images, seed, by), make)
         except ModuleNotFoundError as error:
             print(f"{name} is left out, because {error.name} is not installed", flush=True)
 
