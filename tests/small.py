@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
-from errors import equivariance_error, on_grid_elements
+from errors import on_grid_elements
 from escnn import gspaces
 from escnn.group import GroupElement, Representation, change_basis, directsum
 from escnn.gspaces import GSpace2D, GSpace3D
@@ -340,12 +340,6 @@ def voxel_symmetries(space: GSpace3D) -> list[GroupElement]:
 def about_z(space: GSpace3D, element: GroupElement) -> bool:
     """Whether an element is a rotation about z."""
     return bool(np.isclose(np.asarray(space.basespace_action(element))[2, 2], 1))
-
-
-def volume_errors(layer: RelaxedR3Conv, elements: list[GroupElement], size: int = 7) -> list[float]:
-    """‖f(gx) − g f(x)‖ / ‖f(x)‖ on white noise for each element."""
-    volumes = random_input(layer.in_type, size, size, size)
-    return [equivariance_error(layer, volumes, element) for element in elements]
 
 
 TRANSPOSED_VOLUMES: dict[str, dict[str, Any]] = {

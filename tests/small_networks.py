@@ -141,6 +141,13 @@ def loss_and_gradients(layer: EquivariantModule, features: Tensor) -> list[Tenso
     return [loss.detach(), *torch.autograd.grad(loss, [features, *layer.parameters()])]
 
 
+def gradients(loss: Tensor, module: nn.Module) -> dict[str, Tensor]:
+    """The gradient of every parameter that the loss depends on."""
+    names, parameters = zip(*module.named_parameters(), strict=True)
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
+
+
 def through_a_file(thing: Any, **arguments: Any) -> Any:
     """What is saved by torch and loaded again."""
     file = io.BytesIO()

@@ -201,10 +201,6 @@ def test_summary_says_by_what_a_layer_is_relaxed_in_place_of_a_frequency(way: st
     assert "ω′" not in str(summary)
 
 
-def soft_weights(layer: RelaxedR2Conv) -> list[nn.Parameter]:
-    return [parameter for group in layer.kernel.weight_groups() for parameter, _ in group.entries]
-
-
 @EVERY_WAY
 def test_soft_weights_are_those_that_are_0_in_a_strict_layer(way: str) -> None:
     layer = baseline(way, "D4", REGULAR)
@@ -212,7 +208,7 @@ def test_soft_weights_are_those_that_are_0_in_a_strict_layer(way: str) -> None:
     groups = {group.name: group.entries for group in layer.kernel.weight_groups()}
     assert list(groups) == labels
     soft = {id(parameter) for parameter in layer.soft_parameters()}
-    assert {id(parameter) for parameter in soft_weights(layer)} <= soft
+    assert {id(parameter) for entries in groups.values() for parameter, _ in entries} <= soft
     assert id(layer.weights) not in soft
     layer.make_strict()
     assert layer.softness().item() == 0
@@ -253,7 +249,7 @@ def test_state_of_r2conv_makes_the_layer_compute_what_it_computed(way: str, spac
     layer.load_state_dict(convolution.state_dict())
     assert relative_error(answer(layer), answer(convolution)) < SINGLE_REORDERED
     layer(layer.in_type(features_of(layer))).tensor[:, 1:].square().sum().backward()
-    assert all(parameter.grad.any() for parameter in soft_weights(layer))
+    assert all(parameter.grad.any() for group in layer.kernel.weight_groups() for parameter, _ in group.entries)
 
 
 def test_kernel_is_one_of_relaxed_r2conv_too() -> None:

@@ -57,8 +57,11 @@ def disk(kernel_size: int) -> Tensor:
     ],
 )
 def test_no_frequency_at_all_gives_pooling_over_the_disk(space: str, pair: str, kernel_size: int) -> None:
-    """ω = ω′ = 0: the kernel is constant, over the group too; with an ω of the position it is not."""
-    arguments = {"relax": small.subgroups(space, 0.0), "support": "disk"}
+    """ω = ω′ = 0, the paper's limit (iii): the kernel is constant on the disk, and over the group too.
+
+    With an ω of the position it is not; nor is it on a smooth edge, which is a window too.
+    """
+    arguments = {"relax": small.subgroups(space, 0.0) | {"translation": 0.0}, "support": "disk"}
     layer = build(*small.types(space, pair), kernel_size, filter_frequency=CONSTANT, **arguments)
     bank, middle = layer.filter_bank(), kernel_size // 2
     mixing = bank[:, :, middle, middle]

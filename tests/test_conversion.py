@@ -12,10 +12,10 @@ import torch
 from errors import ROUNDING, SINGLE, answer_to, relative_error
 from escnn import gspaces
 from escnn import nn as enn
-from escnn.nn import EquivariantModule, FieldType, R2Conv, R2ConvTransposed
+from escnn.nn import FieldType, R2Conv, R2ConvTransposed
 from small import shake
-from small_networks import C4, EVERY_MODE, answer, convolution, left_alone, network, settled, tensors_of
-from torch import Tensor, nn
+from small_networks import C4, EVERY_MODE, answer, convolution, left_alone, network, settled, tensors_of, train_a_step
+from torch import nn
 from torch.nn.utils import parametrize
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network, harden_network, relax_network
@@ -27,7 +27,6 @@ from escnn_relaxed.network.relaxed_layers import Relaxed, in_eval_mode, named_re
 TO_THE_BIT = 0.0 if torch.__version__ >= "2.13" else SINGLE  # torch 2.6 sums R2Conv's filter in an order of its own
 
 SOFT = {"rotation": 0.2}
-FIELDS = small.field_type("C4", "two regular")
 MODES = ("train", "eval")
 FREEZE = pytest.mark.parametrize("freeze", [False, True], ids=["learning", "frozen"])
 FORMS: dict[str, dict[str, object]] = {
@@ -50,15 +49,6 @@ CASES = [(R2Conv, form, arguments) for form, arguments in FORMS.items()]
 CASES += [(STRICT, form, FORMS[form]) for form in ("reflect", "groups", "rings and sigma")]
 CASES += [(STRICT, "kernel 2, of which escnn has none", {"kernel_size": 2})]
 CASES += [(build, form, of) for form, of in TRANSPOSED.items() for build in (enn.R2ConvTransposed, STRICT_TRANSPOSED)]
-
-
-def train_a_step(module: EquivariantModule) -> None:
-    """One step of gradient descent on a target that is not equivariant."""
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.SGD(parameters, lr=0.1)
-    found = module(module.in_type(small.random_input(module.in_type, 8, 8, dtype=parameters[0].dtype))).tensor
-    torch.nn.functional.mse_loss(found, torch.randn_like(found)).backward()
-    optimiser.step()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -95,23 +85,15 @@ def test_relaxed_layer_computes_what_the_layer_computed_learns_and_finds_its_way
         trained.load_state_dict(dict(back.named_parameters()), strict=False)
         assert relative_error(answer(trained.train(mode == "train")), expected) <= TO_THE_BIT
     # A soft part is learned beside the strict one, to which the layer returns.
-    train_a_step(relaxed.train())
+    train_a_step(relaxed.train(), torch.optim.SGD(relaxed.parameters(), lr=0.1))
     assert relaxed.softness().item() > 0
     assert torch.equal(harden_network(relaxed).weights, trained.weights)
 
 
-def _strict(module: EquivariantModule) -> EquivariantModule:
-    if not isinstance(module, R2Conv):
-        return copy.deepcopy(module)
-    layer = RelaxedR2Conv(module.in_type, module.out_type, 3, padding=1, relax=None)
-    layer.load_state_dict(module.state_dict())
-    return layer
-
-
 def test_soft_layers_are_copied_as_they_are() -> None:
-    soft, in_place = (RelaxedR2Conv(FIELDS, FIELDS, 1, relax=SOFT, initial_softness=0.2) for _ in range(2))
+    soft, in_place = (RelaxedR2Conv(C4, C4, 1, relax=SOFT, initial_softness=0.2) for _ in range(2))
     in_place.harden()
-    mixed = enn.SequentialModule(soft, in_place, RelaxedR2Conv(FIELDS, FIELDS, 3, relax=None)).eval()
+    mixed = enn.SequentialModule(soft, in_place, RelaxedR2Conv(C4, C4, 3, relax=None)).eval()
     relaxed = relax_network(mixed, relax={"rotation": 0.3})
     assert relaxed[0] is not soft
     assert [repr(layer) for layer in list(relaxed)[:2]] == [repr(soft), repr(in_place)]
@@ -153,7 +135,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: relax_network(network(), relax={"reflection": 0.2}), "no reflection to relax"),
     (lambda: relax_network(network(), bias=False), r"no argument 'bias'.*takes these.*relax, "),
     (lambda: relax_network(torch.nn.Linear(2, 2)), r"none of escnn\.nn\.R2Conv, .* to relax"),
-    (lambda: relax_network(enn.R2ConvTransposed(FIELDS, FIELDS, 3, stride=(2, 1))), r"of equal ones, got \(2, 1\)"),
+    (lambda: relax_network(enn.R2ConvTransposed(C4, C4, 3, stride=(2, 1))), r"of equal ones, got \(2, 1\)"),
     (lambda: harden_network(network()), "network has no relaxed layer: relax_network"),
 ]
 
@@ -177,7 +159,7 @@ def test_frozen_parameters_stay_frozen(freeze: bool) -> None:
 def test_layers_that_share_weights_or_biases_go_on_sharing_them() -> None:
     trained = network()
     # One of escnn's, and a strict one of this package.
-    trained = enn.SequentialModule(*list(trained)[:5], _strict(trained[5]))
+    trained = enn.SequentialModule(*list(trained)[:5], RelaxedR2Conv(C4, C4, 3, relax=None))
     trained[5].weights, trained[5].bias = trained[3].weights, trained[3].bias
     relaxed = relax_network(trained, relax=SOFT)
     assert relaxed[5].weights is relaxed[3].weights is not trained[3].weights
@@ -223,13 +205,13 @@ def parametrized(layer: R2Conv) -> R2Conv:
 
 
 MORE_THAN_A_KERNEL = {
-    "subclass": (lambda: Doubled(FIELDS, FIELDS, 3), "1, a Doubled, has methods of its own.*type.layer. is R2Conv"),
-    "forward": (lambda: with_own_forward(Named(FIELDS)), "1, a Named, has methods of its own"),
-    "hook": (lambda: with_hook(Named(FIELDS), "register_forward_hook"), "1 has forward_hooks, which would be lost"),
-    "parametrization": (lambda: parametrized(Named(FIELDS)), r"1 has parametrized \['weights'\]"),
-    "transposed": (lambda: Transposed(FIELDS, FIELDS, 3), r"layer: type\(layer\) is R2ConvTransposed"),
+    "subclass": (lambda: Doubled(C4, C4, 3), "1, a Doubled, has methods of its own.*type.layer. is R2Conv"),
+    "forward": (lambda: with_own_forward(Named(C4)), "1, a Named, has methods of its own"),
+    "hook": (lambda: with_hook(Named(C4), "register_forward_hook"), "1 has forward_hooks, which would be lost"),
+    "parametrization": (lambda: parametrized(Named(C4)), r"1 has parametrized \['weights'\]"),
+    "transposed": (lambda: Transposed(C4, C4, 3), r"layer: type\(layer\) is R2ConvTransposed"),
     "strict": (
-        lambda: DoubledStrict(FIELDS, FIELDS, 3, relax=None),
+        lambda: DoubledStrict(C4, C4, 3, relax=None),
         "1, a DoubledStrict, has methods of its own, forward, .* put a RelaxedR2Conv",
     ),
 }
@@ -238,7 +220,7 @@ MORE_THAN_A_KERNEL = {
 @pytest.mark.parametrize("case", MORE_THAN_A_KERNEL)
 def test_layer_that_does_more_than_its_kernel_is_refused_or_left_as_it_is(case: str) -> None:
     build, message = MORE_THAN_A_KERNEL[case]
-    trained = enn.SequentialModule(Named(FIELDS), build())
+    trained = enn.SequentialModule(Named(C4), build())
     with pytest.raises(ValueError, match=message):
         relax_network(trained, relax=SOFT)
     relaxed = relax_network(trained, lambda name, layer: name == "0", relax=SOFT)
@@ -253,10 +235,10 @@ def test_source_is_left_as_it_is_and_shares_nothing(mode: str) -> None:
     noise = torch.get_rng_state()
     with left_alone(trained):
         relaxed = relax_network(trained, relax=SOFT)
+        torch.set_rng_state(noise)  # which drew soft weights
         assert not {of.data_ptr() for of in tensors_of(trained)} & {of.data_ptr() for of in tensors_of(relaxed)}
         assert not any(a is b or a.out_type != b.out_type for a, b in zip(trained, relaxed, strict=True))
         train_a_step(relaxed.train())
-        torch.set_rng_state(noise)  # which drew the target
     kinds = [RelaxedR2Conv if type(module) is R2Conv else type(module) for module in trained]
     assert [type(module) for module in relaxed] == kinds
     assert kinds.count(RelaxedR2Conv) == 3
@@ -275,13 +257,6 @@ class Holding(torch.nn.Module):
 
     def forward(self, features: enn.GeometricTensor) -> enn.GeometricTensor:
         return self.third(self.second(self.first(features)))
-
-
-def test_module_that_appears_twice_stays_one_and_shared_weights_shared() -> None:
-    relaxed = relax_network(Holding(), relax=SOFT)
-    assert isinstance(relaxed.first, RelaxedR2Conv)
-    assert relaxed.first is relaxed.second is relaxed.known[0] is not relaxed.third
-    assert relaxed.third.weights is relaxed.first.weights
 
 
 @pytest.mark.filterwarnings("ignore:relax_network leaves Linear strict")
@@ -303,11 +278,13 @@ def to_and_from_escnn(network: torch.nn.Module) -> torch.nn.Module:
 
 @pytest.mark.filterwarnings("ignore:export_network keeps the forward:UserWarning")
 @pytest.mark.parametrize("copied", [relax_network, export_network, to_and_from_escnn])
-def test_python_modules_that_a_network_keeps_are_shared(copied: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
+def test_python_modules_that_a_network_keeps_are_shared_and_layers_that_appear_twice_stay_one(copied: Callable) -> None:
     network = Holding({"escnn": [enn], "torch": torch})
     copy = copied(network)
     assert copy.held == network.held
     assert copy.held["escnn"] is not network.held["escnn"]
+    assert copy.first is copy.second is copy.known[0] is not copy.third
+    assert copied is export_network or copy.third.weights is copy.first.weights
     assert relative_error(answer(copy), answer(network)) <= SINGLE
 
 
@@ -327,13 +304,6 @@ def test_every_module_gets_its_own_mode_back_also_after_an_error() -> None:
         assert [module.training for module in network.modules()] == before
 
 
-OF_D4 = small.field_type("D4", "regular + trivial + regular + quotient")
-
-
-def random_input(fields: FieldType, dtype: torch.dtype = torch.float64) -> Tensor:
-    return small.random_input(fields, 9, 10, dtype=dtype)
-
-
 def test_state_of_a_relaxed_network_loads_into_what_escnn_builds() -> None:
     """The line of docs/how-to/export.md, for a network with two cutoffs."""
 
@@ -344,7 +314,7 @@ def test_state_of_a_relaxed_network_loads_into_what_escnn_builds() -> None:
     hardened = harden_network(relax_network(settled(build())))
     for fresh in (build(), build().eval()):
         fresh.train().load_state_dict({**fresh.state_dict(), **hardened.state_dict()})
-        features = random_input(C4, torch.float32)
+        features = small.random_input(C4, 9, 10, dtype=torch.float32)
         assert relative_error(answer_to(fresh.eval(), features), answer_to(hardened.eval(), features)) <= SINGLE
 
 
@@ -362,29 +332,22 @@ def test_what_is_shared_stays_shared_and_what_is_frozen_frozen() -> None:
     assert answer_to(R2Conv(C4, C4, 3), torch.zeros(1, C4.size, 5, 5)).dtype == torch.float32
 
 
-def test_transposed_groups_with_a_bias_load_into_what_escnn_builds() -> None:
-    """As built escnn's buffer of the expanded bias has the size of a group."""
-    layer, fresh = RelaxedR2ConvTransposed(C4, C4, 3, groups=2, relax=None), R2ConvTransposed(C4, C4, 3, groups=2)
-    fresh.load_state_dict(to_escnn(settled(layer)).state_dict())
-    features = random_input(C4, torch.float32)
-    assert relative_error(answer_to(fresh.eval(), features), answer_to(layer, features)) <= SINGLE
-
-
-def of_two_layers() -> enn.SequentialModule:
+def of_three_layers() -> enn.SequentialModule:
     convolutions = [R2Conv(C4, C4, 3, padding=1), R2Conv(C4, C4, 5, padding=2, bias=False)]
-    return enn.SequentialModule(convolutions[0], enn.InnerBatchNorm(C4), enn.ReLU(C4), convolutions[1])
+    convolutions.append(R2ConvTransposed(C4, C4, 3, groups=2))  # its buffer of the bias is built for one group
+    return enn.SequentialModule(convolutions[0], enn.InnerBatchNorm(C4), enn.ReLU(C4), *convolutions[1:])
 
 
 @EVERY_MODE
 def test_network_goes_there_and_back_and_training_goes_on_in_the_same_way(mode: str) -> None:
     """Relaxed and hardened, it is what it was to the last bit, and what escnn builds anew loads its state."""
-    trained = settled(of_two_layers()).train(mode == "train")
+    trained = settled(of_three_layers()).train(mode == "train")
     hardened = harden_network(relax_network(trained, relax={"rotation": 0.25}))
     strict = to_escnn(hardened)
     assert [type(module) for module in strict] == [type(module) for module in trained]
-    fresh = of_two_layers() if mode == "train" else of_two_layers().eval()
+    fresh = of_three_layers() if mode == "train" else of_three_layers().eval()
     fresh.load_state_dict(strict.state_dict())
-    features = random_input(C4, torch.float32)
+    features = small.random_input(C4, 9, 10, dtype=torch.float32)
     # In eval mode first: a pass in training mode changes statistics.
     expected = answer_to(copy.deepcopy(trained).eval() if mode == "train" else trained, features)
     for module in (strict, fresh):
@@ -393,9 +356,9 @@ def test_network_goes_there_and_back_and_training_goes_on_in_the_same_way(mode: 
         assert torch.equal(answer_to(module.eval(), features), expected)
         assert torch.equal(answer_to(module.train(), features), answer_to(trained.train(), features))
     # In double precision; copies, since escnn keeps bases for all layers.
-    hardened, strict, fresh = hardened.double(), to_escnn(hardened.double()), copy.deepcopy(of_two_layers()).double()
+    hardened, strict, fresh = hardened.double().train(), to_escnn(hardened), copy.deepcopy(of_three_layers()).double()
     fresh.load_state_dict(strict.state_dict())
-    features = random_input(C4)
+    features = small.random_input(C4, 9, 10)
     for each in (hardened, strict, fresh):
         each.train()(C4(features)).tensor.square().sum().backward()
     for other in (strict, fresh):
@@ -418,7 +381,7 @@ def test_basis_of_other_arguments_is_asked_for() -> None:
     with pytest.raises(TypeError, match="to_escnn has no argument 'padding'"):
         to_escnn(hardened, padding=1)
     strict = to_escnn(hardened, frequencies_cutoff=low, sigma=[0.4, 0.5, 0.6])
-    features = random_input(C4, torch.float32)
+    features = small.random_input(C4, 9, 10, dtype=torch.float32)
     assert relative_error(answer_to(strict, features), answer_to(hardened, features)) <= SINGLE
 
 
@@ -430,7 +393,10 @@ def hooked(register: str) -> nn.Module:
 
 NOT_OF_ESCNN: list[tuple[Callable[[], object], str]] = [
     (lambda: enn.SequentialModule(enn.ReLU(C4), RelaxedR2Conv(C4, C4, 3)), "1 is not hardened, and escnn has no soft"),
-    (lambda: harden_network(RelaxedR2Conv(OF_D4, OF_D4, 3), ("rotation",)), "network is not hardened"),
+    (
+        lambda: harden_network(RelaxedR2Conv(*small.types("D4", "regular -> quotient"), 3), ("rotation",)),
+        "network is not hardened",
+    ),
     (
         lambda: harden_network(ResidualR2Conv(C4, C4, 3)),
         "network is a ResidualR2Conv, which has no form in escnn: make",

@@ -13,8 +13,8 @@ from errors import BROKEN, SINGLE, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import R2Conv, R2ConvTransposed
-from small_networks import C4, WHAT_EXPORTERS_WARN_OF
-from torch import Tensor, nn
+from small_networks import C4, WHAT_EXPORTERS_WARN_OF, OnTensors
+from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 
@@ -23,16 +23,9 @@ D4 = gspaces.flipRot2dOnR2(4)
 MIXED = [D4.regular_repr, D4.irrep(1, 1), D4.trivial_repr, D4.regular_repr]
 
 
-class Network(nn.Module):
+def network(convolution: enn.EquivariantModule) -> OnTensors:
     """Plain tensors in and out, GeometricTensors between: as most networks with escnn are written."""
-
-    def __init__(self, convolution: enn.EquivariantModule) -> None:
-        super().__init__()
-        self.features = enn.SequentialModule(convolution, enn.ReLU(C4), enn.GroupPooling(C4))
-        self.eval()
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.features(self.features.in_type(images)).tensor
+    return OnTensors(enn.SequentialModule(convolution, enn.ReLU(C4), enn.GroupPooling(C4))).eval()
 
 
 def images(batch: int = 2) -> Tensor:
@@ -47,17 +40,17 @@ def kinds(trace: torch.jit.ScriptModule) -> list[str]:
 @pytest.mark.parametrize("relax", [{"rotation": 0.25}, {"rotation": 0.25, "translation": 0.5}])
 def test_trace_holds_the_filter_bank_of_now_as_a_constant(relax: dict[str, float]) -> None:
     """As that of ``R2Conv``."""
-    soft = Network(RelaxedR2Conv(C4, C4, 3, relax=relax, initial_softness=0.3))
+    soft = network(RelaxedR2Conv(C4, C4, 3, relax=relax, initial_softness=0.3))
     before, features = torch.jit.trace(soft, images()), images(5)
     assert relative_error(before(features), soft(features)) <= SINGLE
-    soft.features[0].weights.data.mul_(2)
+    soft.fields[0].weights.data.mul_(2)
     assert relative_error(torch.jit.trace(soft, images())(features), soft(features)) <= SINGLE
     assert relative_error(before(features), soft(features)) > BROKEN
     # The bias is expanded from its trivial irreps; soft translation has factors at pixels.
-    of_r2conv = len(kinds(torch.jit.trace(Network(R2Conv(C4, C4, 3)), images())))
+    of_r2conv = len(kinds(torch.jit.trace(network(R2Conv(C4, C4, 3)), images())))
     assert len(kinds(before)) <= (of_r2conv + 2 if len(relax) == 1 else 99)
     # In training functions of the position are constants, also where an image of this size comes for the first time.
-    fresh = Network(RelaxedR2Conv(C4, C4, 3, relax=relax)).train()
+    fresh = network(RelaxedR2Conv(C4, C4, 3, relax=relax)).train()
     trace = torch.jit.trace(fresh, images())
     assert relative_error(trace(features), fresh(features)) <= SINGLE
     assert "aten::tanh" not in kinds(trace)

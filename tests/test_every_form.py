@@ -283,8 +283,10 @@ def test_module_that_appears_twice_is_hardened_once_and_unknown_subgroups_are_na
     layer = layer_soft_in_everything("tied")
     hardened = harden_network(torch.nn.ModuleDict({"first": layer, "second": layer}))
     assert hardened["first"] is hardened["second"]
-    with pytest.raises(ValueError, match=r"\['rotation', 'reflection', 'translation'\], got 'turns'"):
-        harden_network(layer, ("rotation", "turns"))
+    for call in (layer.softness, layer.harden, lambda *names: harden_network(layer, names)):
+        for name in ("rotations", ""):
+            with pytest.raises(ValueError, match=rf"\['rotation', 'reflection', 'translation'\], got '{name}'"):
+                call("rotation", name)
 
 
 @pytest.mark.parametrize("subgroup", ["rotation", "translation"])

@@ -151,16 +151,16 @@ def test_hooks_that_would_be_lost_are_refused_by_name(place: str, register: str)
     export_network(network)
 
 
-def reachable(module: nn.Module) -> list[Tensor]:
-    """Every tensor in the attributes of modules, however deep in lists and dicts."""
-    found: list[Tensor] = []
+def devices(module: nn.Module) -> set[str]:
+    """Of every tensor in the attributes of modules, however deep in lists and dicts."""
+    found: set[str] = set()
     # The float64 originals of constants, of which the buffers are made anew for each dtype, stay in main memory.
     originals = ("_masters", "_singles")
     waiting: list[object] = [v for part in module.modules() for k, v in vars(part).items() if k not in originals]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Tensor):
-            found.append(value)
+            found.add(value.device.type)
         elif isinstance(value, dict):
             waiting += value.values()
         elif isinstance(value, (list, tuple)):
@@ -168,10 +168,6 @@ def reachable(module: nn.Module) -> list[Tensor]:
         elif not isinstance(value, nn.Module) and type(value).__module__.startswith("escnn_relaxed"):
             waiting.append(vars(value))
     return found
-
-
-def devices(module: nn.Module) -> set[str]:
-    return {tensor.device.type for tensor in reachable(module)}
 
 
 def test_every_tensor_of_what_is_exported_moves_with_it_and_indices_are_where_the_network_is() -> None:
@@ -191,13 +187,12 @@ def test_count_of_batches_is_exported() -> None:
     assert plain.num_batches_tracked == 3
 
 
-SPACE = gspaces.flipRot2dOnR2(4)
-NARROW = FieldType(SPACE, [SPACE.regular_repr])
+NARROW = small.field_type("D4", "regular")
 CIRCLE = gspaces.rot2dOnR2(-1, maximum_frequency=2)
 
 
-def of_narrow(batch: int = 2) -> Tensor:
-    return torch.randn(batch, NARROW.size, 9, 9)
+def images(batch: int = 2, fields: FieldType = C4) -> Tensor:
+    return small.random_input(fields, 8, 8, batch=batch, dtype=torch.float32)
 
 
 def in_eval(network: nn.Module, features: Tensor) -> Tensor:
@@ -238,7 +233,7 @@ def test_what_has_no_plain_form_stays_as_it_is_and_is_named(name: str) -> None:
     network = settled(OnTensors(WITHOUT_PLAIN_FORM[name]()))
     with pytest.warns(UserWarning, match=rf"keeps the forward of OnTensors, {name}, .*needs escnn"):
         exported = export_network(network)
-    features = torch.randn(2, network.fields.in_type.size, 8, 8)
+    features = images(fields=network.fields.in_type)
     expected = in_eval(network, features)
     assert relative_error(in_eval(exported, features), expected) <= SINGLE
     with torch.no_grad():
@@ -260,7 +255,7 @@ class ByType(OnTensors):
 def test_network_that_asks_for_the_type_of_its_input_hears_of_it_in_torch_export(is_exported: bool) -> None:
     network = ByType(soft_layer(NARROW)).eval()
     program = export_network(network) if is_exported else network
-    features = of_narrow()
+    features = images(fields=NARROW)
     assert relative_error(in_eval(program, features), in_eval(network, features)) <= SINGLE
     with pytest.raises(
         TypeError, match=r"got FakeTensor; .* isinstance\(x, torch.Tensor\) is true while torch exports"
@@ -275,7 +270,7 @@ def test_network_that_asks_for_the_type_of_its_input_hears_of_it_in_torch_export
 def test_hooks_of_what_keeps_its_forward_are_kept_and_others_refused(register: str) -> None:
     """Of a network, a block and a head; of fields their tensors are doubled."""
     fields = enn.SequentialModule(Block(NARROW, NARROW), enn.ELU(NARROW))
-    network, features = settled(nn.Sequential(OnTensors(fields), nn.Conv2d(NARROW.size, 3, 1))), of_narrow()
+    network, features = settled(nn.Sequential(OnTensors(fields), nn.Conv2d(NARROW.size, 3, 1))), images(fields=NARROW)
     for kept in (network, fields[0], fields, network[1]):
         getattr(kept, register)(lambda module, inputs, output=None: (inputs[0] if output is None else output) * 2.0)
     exported = export_network(network)
@@ -299,7 +294,7 @@ class Levels(nn.Module):
 
 
 def test_network_that_returns_fields_by_name_is_exported_with_a_layer_that_appears_twice() -> None:
-    network, features = settled(Levels()).eval(), of_narrow(5)
+    network, features = settled(Levels()).eval(), images(5, NARROW)
     exported = export_network(network)
     assert exported.first is exported.second
     with torch.no_grad():
@@ -314,30 +309,15 @@ def test_shape_of_an_output_is_known_without_the_module() -> None:
     assert exported.fields.evaluate_output_shape((2, NARROW.size, 9, 9)) == (2, 2 * NARROW.size, 5, 5)
 
 
-SIDE = 8
-
-
 def in_translation(**arguments: object) -> RelaxedR2Conv:
     return soft_layer(C4, soft_translation=True, **{"padding": 0, **arguments})
-
-
-def network() -> enn.SequentialModule:
-    """R2Conv, a relaxed layer that is soft in translation too, and escnn's modules between them."""
-    first = R2Conv(C4, C4, 3, padding=1, padding_mode="circular")
-    return settled(
-        enn.SequentialModule(first, enn.InnerBatchNorm(C4), enn.ReLU(C4), in_translation(), enn.GroupPooling(C4))
-    )
 
 
 FORMS: dict[str, Callable[[], EquivariantModule]] = {
     "stationary": lambda: soft_layer(C4, padding=0),
     "in translation": lambda: in_translation(padding=1, padding_mode="reflect"),
-    "network": network,
+    "network": lambda: settled(mixed_network()),
 }
-
-
-def images(batch: int = 2) -> Tensor:
-    return small.random_input(C4, SIDE, SIDE, batch=batch, dtype=torch.float32)
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from errors import ROUNDING
 from escnn import gspaces
 from escnn.nn import R2Conv
 from small import soft_regular_layer
-from small_networks import network_of
+from small_networks import gradients, network_of
 from torch import Tensor, nn
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv, frequency_penalty, parameter_groups
@@ -36,13 +36,6 @@ def layers_of(network: nn.Module) -> list[RelaxedR2Conv]:
 def frequencies_of(network: nn.Module) -> list[nn.Parameter]:
     """Every parameter of ω′, once, as an optimiser sees them."""
     return parameter_groups(network)[0]["params"]
-
-
-def gradients(loss: Tensor, module: nn.Module) -> dict[str, Tensor]:
-    """The gradient of every parameter that the loss depends on."""
-    names, parameters = zip(*module.named_parameters(), strict=True)
-    found = torch.autograd.grad(loss, parameters, allow_unused=True)
-    return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
 
 
 def test_penalty_is_the_sum_of_squares_over_layers_and_subgroups() -> None:

@@ -4,8 +4,7 @@ import pytest
 import small
 import torch
 from small import EVERY_KERNEL, EVERY_KIND, ROUGH, SIZES, relaxation, soft_layer
-from small_networks import soft_weights
-from torch import Tensor
+from small_networks import gradients, soft_weights
 
 from escnn_relaxed import RelaxedR2Conv
 
@@ -21,12 +20,6 @@ def learning_layer(space: str, pair: str, relax: dict, soft_part: str = "tied", 
     arguments |= {"filter_frequency": ROUGH, "hidden_size": 3} if soft_part == "continuous" else {}
     options = {"learn_relaxation": True, "samples": 4, "padding": 1}
     return soft_layer(space, pair, relax=relax, soft_part=soft_part, **options, **arguments)
-
-
-def gradients(layer: RelaxedR2Conv, value: Tensor) -> dict[str, Tensor]:
-    names, parameters = zip(*layer.named_parameters(), strict=True)
-    found = torch.autograd.grad(value, parameters, allow_unused=True)
-    return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
 
 
 @EVERY_KERNEL
@@ -51,7 +44,7 @@ def test_gradient_of_softness_is_zero_where_nothing_is_soft(space, pair, relax, 
     layer = learning_layer(space, pair, relax, soft_part)
     # Rotation gives all directions that a tied kernel between irreps of O(2) has.
     idle = {"reflection"} if soft_part == "tied" and space == "O(2)" else set()
-    found = gradients(layer, layer.softness())
+    found = gradients(layer.softness(), layer)
     assert {name.rpartition(".")[2] for name, gradient in found.items() if not gradient.any()} <= idle
     without = learning_layer(space, pair, relax, soft_part)
     with torch.no_grad():
@@ -61,7 +54,7 @@ def test_gradient_of_softness_is_zero_where_nothing_is_soft(space, pair, relax, 
     for each in (layer, without):
         softness = each.softness()
         assert softness.item() <= 1e-15
-        found = gradients(each, softness)
+        found = gradients(softness, each)
         assert found
         assert all(gradient.isfinite().all() for gradient in found.values())
         assert each is without or all(gradient.abs().max() <= 1e-12 for gradient in found.values())

@@ -7,7 +7,6 @@ import torch
 from errors import ROUNDING
 from escnn import gspaces, nn
 from torch import Tensor
-from torch.nn import functional
 
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.continuous import FourierKernel, SirenKernel, draw_samples
@@ -263,19 +262,3 @@ def test_a_kernel_of_many_hidden_values_fits_an_independent_weight_at_each_pixel
     assert (bank - target.flatten()).square().mean() <= 1e-8
     ones = field(torch.ones(1, 1, side, side))
     assert torch.allclose(layer(ones).tensor.flatten(), target.flatten(), atol=1e-4)
-
-
-@pytest.mark.usefixtures("float64_default")
-def test_all_frequencies_of_0_make_the_layer_a_mean_over_a_disk() -> None:
-    """Limit (iii), invariant pooling: true of the hard disk alone, since the smooth edge is a window too."""
-    plain = gspaces.trivialOnR2()
-    field = plain.type(plain.trivial_repr)
-    kernel = ContinuousKernel(filter_frequency={"position": 0.0}, support="disk")
-    layer = RelaxedR2Conv(field, field, 5, padding=2, bias=False, relax={"translation": 0.0}, kernel=kernel)
-    bank = layer.filter_bank()[0, 0]
-    inside = bank != 0
-    assert inside.sum() == 13  # of 25 taps, those within 2 pixels of the centre
-    assert (bank[inside] - bank[2, 2]).abs().max() <= ROUNDING
-    images = torch.randn(1, 1, 9, 9)
-    expected = functional.conv2d(images, inside.double()[None, None], padding=2) * bank[2, 2]
-    assert (layer(field(images)).tensor - expected).abs().max() <= ROUNDING

@@ -7,21 +7,15 @@ import small
 import torch
 from errors import ROUNDING, answer_to, relative_error
 from escnn.nn import FieldType, GeometricTensor, R2Conv, R2ConvTransposed
-from escnn.nn.modules.equivariant_module import EquivariantModule
 from reference import Layer
 from small import EVERY_KERNEL, soft_layer
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
 
-KINDS: dict[str, tuple[type[EquivariantModule], type[Layer]]] = {
-    "convolution": (R2Conv, RelaxedR2Conv),
-    "transposed": (R2ConvTransposed, RelaxedR2ConvTransposed),
-}
-EVERY_CLASS = pytest.mark.parametrize(("theirs", "ours"), KINDS.values(), ids=KINDS)
-
-
-def small_types() -> tuple[FieldType, FieldType]:
-    return small.types("C4", "regular + irreps -> irreps + regular")
+EVERY_CLASS = pytest.mark.parametrize(
+    ("theirs", "ours"), [(R2Conv, RelaxedR2Conv), (R2ConvTransposed, RelaxedR2ConvTransposed)]
+)
+TYPES = small.types("C4", "regular + irreps -> irreps + regular")
 
 
 @EVERY_CLASS
@@ -50,7 +44,7 @@ def test_layer_has_the_attributes_of_escnns_layer(theirs: type, ours: type) -> N
 
 
 def test_repr_says_types_arguments_and_softness() -> None:
-    in_type, out_type = small_types()
+    in_type, out_type = TYPES
     text = repr(RelaxedR2Conv(in_type, out_type, 3, padding=(1, 2), bias=False, relax={"rotation": 0.25}))
     for part in ("RelaxedR2Conv", str(in_type), str(out_type), "kernel_size=3", "padding=(1, 2)", "bias=False", "0.25"):
         assert part in text
@@ -70,7 +64,7 @@ def test_default_softens_rotation_and_reflection_where_the_group_has_them() -> N
 
 
 def test_layer_has_one_filter_bank_or_one_at_each_pixel() -> None:
-    layer = RelaxedR2Conv(*small_types(), 3, relax={"translation": 0.2})
+    layer = RelaxedR2Conv(*TYPES, 3, relax={"translation": 0.2})
     assert not layer.is_stationary
     with pytest.raises(RuntimeError, match="soft in translation and has several, see filter_banks"):
         layer.filter_bank()
@@ -99,7 +93,7 @@ def test_layer_is_its_bank_at_each_pixel(make: type[Layer], soft_part: str) -> N
 
 
 def test_size_of_an_output_is_checked() -> None:
-    layer = RelaxedR2Conv(*small_types(), 3, relax={"translation": 0.2})
+    layer = RelaxedR2Conv(*TYPES, 3, relax={"translation": 0.2})
     assert torch.equal(layer.filter_banks(5), layer.filter_banks((5, 5)))
     assert torch.equal(layer.softness(size=5), layer.softness(size=(5, 5)))
     assert not torch.equal(layer.softness(size=5), layer.softness())

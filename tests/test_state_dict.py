@@ -43,7 +43,6 @@ def state_of(**arguments: Any) -> OrderedDict[str, torch.Tensor]:
 
 
 MISFITS: dict[str, tuple[dict[str, object], str]] = {
-    "kernel size": ({"kernel_size": 5}, "kernel size is 5, here 3"),
     "fields of the input": ({"pair": "two regular -> regular"}, "input is 2 regular, here 1 regular"),
     "fields of the output": (
         {"pair": "regular -> trivial + regular"},
