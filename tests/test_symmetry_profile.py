@@ -67,15 +67,13 @@ def test_profile_in_space_is_that_of_a_kernel_that_is_moved_by_hand(space: str) 
 
 
 TURNS_ABOUT_Z = ("rotation 90° about z", "rotation 180° about z", "rotation 270° about z")
+MIRRORS_THROUGH_Z = tuple(f"reflection along {axis}" for axis in ("x", "y", "(1, 1, 0)", "(1, −1, 0)"))
 KEPT_IN_SPACE: dict[str, tuple[str, object, tuple[str, ...]]] = {
     "octahedral, axis": ("octahedral", "SO(2)", TURNS_ABOUT_Z),
     "octahedral, C4": ("octahedral", (False, 4), TURNS_ABOUT_Z),
-    "O(3), axis": ("O(3)", "SO(2)", TURNS_ABOUT_Z),
-    "O(3), cone": (
-        "O(3)",
-        ("cone", -1),
-        (*TURNS_ABOUT_Z, *(f"reflection along {axis}" for axis in ("x", "y", "(1, 1, 0)", "(1, −1, 0)"))),
-    ),
+    # Of irreps f is a function of the taps, which has no hand, so mirrors through the axis stay as well.
+    "O(3), axis": ("O(3)", "SO(2)", (*TURNS_ABOUT_Z, *MIRRORS_THROUGH_Z)),
+    "O(3), cone": ("O(3)", ("cone", -1), (*TURNS_ABOUT_Z, *MIRRORS_THROUGH_Z)),
 }
 
 
