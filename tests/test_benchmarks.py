@@ -7,8 +7,10 @@ import json
 import re
 import runpy
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from benchmarks.symmetry.tasks import TASKS, Cell
 from benchmarks.symmetry.training import Rule, scores
 from benchmarks.symmetry.ways import Setting, Way
 from benchmarks.volumes import buoyancy
+from escnn_relaxed import SoftnessEvidence
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -208,6 +211,39 @@ def test_a_case_of_the_discovery_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     log = ["--output", str(tmp_path / "log.jsonl")]
     run_here("symmetry.discovery", *log)
     assert run_here("symmetry.discovery", *log, "--table").splitlines()[-1].startswith(f"| {name} | none | 64 | ")
+
+
+@pytest.mark.parametrize("by", ["held-out", "training", "more"])
+def test_the_images_that_decide_a_case(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By training images those that the network saw decide, otherwise none of them."""
+    trained: list[Tensor] = []
+    decided: list[Tensor] = []
+
+    def record(images: Tensor) -> Tensor:
+        decided.append(images)
+        return torch.zeros(len(images), 2)
+
+    def decide(network: Any, train: Any, losses: Callable[..., Tensor], seed: int) -> SimpleNamespace:
+        losses(record)
+        return SimpleNamespace(helps={}, rows=[])
+
+    monkeypatch.setattr(discovery, "train", lambda network, split, *_: trained.append(split[0]))
+    monkeypatch.setattr(discovery, "which_softness_helps", decide)
+    monkeypatch.setattr(SoftnessEvidence, "harden", lambda _, images, classes: record(images)[:0])
+    monkeypatch.setitem(discovery.DECIDING, by, (discovery.DECIDING[by][0], 16))
+    discovery.discover(discovery.CASES["gratings, half turns"], 40, 7, None, by)
+    known = {image.numpy().tobytes() for image in trained[0]}
+    assert [len(images) for images in decided] == [16, 16]
+    for images in decided:
+        assert {image.numpy().tobytes() in known for image in images} == {by == "training"}
+
+
+def test_more_held_out_images_are_for_the_digits_alone() -> None:
+    cases = discovery.cases_of("more")
+    assert {name.partition(",")[0] for name in cases} == {"digits"}
+    assert {(case.seeds, case.images) for case in cases.values()} == {((416, 417, 418, 419, 420), (3000,))}
+    assert discovery.DECIDING["more"][1] == 3000
+    assert discovery.cases_of("training") == discovery.CASES
 
 
 # Smoke and volumes, whose solver is phi.flow.
