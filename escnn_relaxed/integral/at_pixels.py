@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
+from typing import TypeVar
 
 import torch
 from einops import einsum, rearrange
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -19,6 +19,7 @@ from .geometry import ConvolutionGeometry, Geometry, TransposedGeometry, image_s
 
 # Values of the filter banks of a chunk of pixels, 32 MB in single precision.
 _MOST_VALUES = 2**23
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 class BanksAtPixels:
@@ -29,39 +30,32 @@ class BanksAtPixels:
     """
 
     def __init__(self, kernel: Kernel, size: tuple[int, ...], averaged: Names) -> None:
-        self._kernel, self._made = kernel, _Made(kernel, size, tuple(averaged))
-        self._settings = kernel.settings()
-        self._parameters: dict[str, Tensor] = dict(self._made.named_parameters())
-        self._versions = [] if has_no_values() else [value._version for value in self._parameters.values()]
+        self._kernel = kernel if has_no_values() else _frozen(kernel)
+        self._place = size, tuple(averaged)
+        self._parameters = list(kernel.parameters())
+        self._versions = [] if has_no_values() else [value._version for value in self._parameters]
         # Numbers that one pixel takes while its bank is made.
         self.values = kernel.values_at_a_pixel()
 
     def __call__(self, start: int, end: int) -> Tensor:
         """Return the banks of some pixels, (pixels, C_out, C_in, k, …), in full precision."""
-        if has_no_values() or not torch.is_grad_enabled():
-            return self._made(start, end)
-        if self._versions != [value._version for value in self._parameters.values()]:
+        is_checked = torch.is_grad_enabled() and not has_no_values()
+        if is_checked and self._versions != [value._version for value in self._parameters]:
             raise RuntimeError(
                 "a parameter of a ContinuousKernel that is soft in translation was changed in place between the "
                 "forward and the backward pass, which makes its filter banks again: step the optimiser afterwards"
             )
-        now = self._kernel.settings()
-        self._kernel.restore(self._settings)
-        try:
-            made: Tensor = functional_call(self._made, self._parameters, (start, end))
-        finally:
-            self._kernel.restore(now)
-        return made
+        with full_precision(self._parameters[0]):
+            return self._kernel.at_pixels(None, *self._place, start, end)
 
 
-class _Made(nn.Module):
-    def __init__(self, kernel: Kernel, size: tuple[int, ...], averaged: tuple[str, ...]) -> None:
-        super().__init__()
-        self.kernel, self._place = kernel, (size, averaged)
-
-    def forward(self, start: int, end: int) -> Tensor:
-        with full_precision(next(self.kernel.parameters())):
-            return self.kernel.at_pixels(None, *self._place, start, end)
+def _frozen(module: _Module) -> _Module:
+    """Return a module that keeps the tensors and the settings that this one has now; it shares all of them."""
+    frozen: _Module = object.__new__(type(module))
+    own = {name: dict(getattr(module, name)) for name in ("_parameters", "_buffers")}
+    parts = {name: None if part is None else _frozen(part) for name, part in module._modules.items()}
+    vars(frozen).update(vars(module), **own, _modules=parts)
+    return frozen
 
 
 def integrate_at_pixels(features: Tensor, banks: BanksAtPixels, bias: Tensor | None, geometry: Geometry) -> Tensor:

@@ -49,11 +49,6 @@ class DomainFrequency(ExactConstants):
         self.settings = tuple(self._fixed.items())
         self.set_constant(name, np.array(values, dtype=np.float64))
 
-    def restore(self, settings: tuple[tuple[str, tuple[float, ...]], ...]) -> None:
-        """Take the fixed values that ``settings`` were."""
-        for name, values in settings:
-            self._fix(name, values)
-
     def values(self) -> dict[str, Tensor]:
         """Return ω′ of each subgroup by its name, of translation a value for each axis; copies where it is fixed."""
         return {name: getattr(self, name) if self.learn else self.constant(name).clone() for name in self.names}
