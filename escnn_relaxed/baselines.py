@@ -77,10 +77,6 @@ class _Baseline(RelaxedConvolution):
             Softening(None, initial_softness=softness, samples=keywords.get("samples"), kernel=kernel),
         )
 
-    def make_strict(self) -> None:
-        """Set the soft weights to 0 in place; training may relax the layer again."""
-        self.kernel.make_strict()
-
 
 R2Conv.register(_Baseline)
 

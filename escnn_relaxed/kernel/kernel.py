@@ -312,11 +312,6 @@ class Kernel(nn.Module, ABC):
         names = {name for name, parameter in self.named_parameters() if id(parameter) in soft}
         return {name: value * 0 if name in names else value for name, value in self.state_dict().items()}
 
-    def make_strict(self) -> None:
-        """Set the soft weights to 0 in place; training may relax K again."""
-        if self._soft_entries():
-            self.scale_soft_part(0.0)
-
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
         config = self.config

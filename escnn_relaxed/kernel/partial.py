@@ -70,12 +70,6 @@ class PartialKernel(RelaxingKernel):
         raise ValueError("softness cannot be set where a window relaxes a layer: set_narrowing sets its narrowing")
 
     @torch.no_grad()
-    def make_strict(self) -> None:
-        """Set every ν to 0 in place, those that are not learned too."""
-        for value in self.window.narrowing().values():
-            value.zero_()
-
-    @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:
         """Set each ν so that the softness is s, where none is given. On regular fields each subgroup has its share."""
         super().start(weights, softness)

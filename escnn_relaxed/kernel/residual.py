@@ -92,11 +92,6 @@ class ResidualKernel(RelaxingKernel):
         strict = self._projected(self.relaxed_subgroups)
         self.free_weight.copy_(strict + factor * (self.free_weight - strict))
 
-    @torch.no_grad()
-    def make_strict(self) -> None:
-        """Set F to 0 in place."""
-        self.free_weight.zero_()
-
 
 class NearestSteerable(ExactConstants):
     """The projection of kernels (C_out, C_in, k, k) on a steerable basis, where ρ is orthogonal."""
