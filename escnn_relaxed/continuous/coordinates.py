@@ -114,10 +114,7 @@ class DomainPoints(ExactConstants):
     def forward(
         self, frequency: DomainFrequency, averaged: Sequence[str] = (), positions: Tensor | None = None
     ) -> Tensor:
-        """Return ω′ ⊙ a(hg, hx) for every h of the averaged subgroups, (M, P, L, D), with M or P 1 where all agree.
-
-        The positions are x in the frame of each element, (M, P, d); by default the origin.
-        """
+        """Return ω′ ⊙ a(hg, hx) for every h averaged over, (M, P, L, D), M or P 1 where all agree; x = 0 by default."""
         points = self.constant(averaged_name("elements", averaged)).unsqueeze(1)
         if self._has_positions:
             if "translation" in averaged:

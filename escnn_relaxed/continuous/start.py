@@ -54,11 +54,9 @@ def gain(
     gspace: GSpace,
     draw_bank: Callable[[], Tensor],
 ) -> float:
-    """Return the root of the energy of a bank's rectified output over that of its input; 1 where the output is 0.
-
-    The input is noise after a few random strict layers with rectification. Only a few fields of each kind differ, the
-    others are copies. ``draw_bank`` draws a bank between these few.
-    """
+    """Return the root of the energy of a bank's rectified output over that of its input; 1 where the output is 0."""
+    # The input is noise after a few random strict layers with rectification, whose banks lead from a few fields of each
+    # kind to themselves. The other fields are copies.
     few, channels = few_of(in_fields)
     axes, kernel_size = gspace.dimensionality, bank.shape[-1]
     convolve = {2: nn.functional.conv2d, 3: nn.functional.conv3d}[axes]

@@ -194,11 +194,9 @@ def grid_symmetries(
 
 @dataclass(frozen=True)
 class ActingGroup:
-    """A group without a base space, with its action on the plane or space: as much of a gspace as a domain needs.
+    """A group without a base space, with its action on the plane or space: as much of a gspace as a domain needs."""
 
-    A soft map must know which elements are near each other, also where features have no positions. Nothing is built of
-    escnn's gspaces, since these would add irreps to the one group that all layers share.
-    """
+    # None of escnn's gspaces, since these would add irreps to the one group that all layers share.
 
     fibergroup: Group
     dimensionality: int

@@ -80,16 +80,14 @@ def channels_by_name(fields: Sequence[Representation] | Sequence[Block]) -> dict
 def pair_rows(
     pairs: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], shape: tuple[int, int]
 ) -> NDArray[np.int64]:
-    """Return the row of each pair of channels, output first, among the rows (o, i, a, b) of pairs of kinds of fields.
-
-    The pairs are channels of the output (o, a) and of the input (i, b). The rows of channels in none of them follow.
-    """
+    """Return the row of each pair of channels among the rows (o, i, a, b) of pairs of kinds, (o, a) and (i, b)."""
     rows = np.full(shape, -1, dtype=np.int64)
     start = 0
     for outs, ins in pairs:
         numbers = start + np.arange(outs.size * ins.size).reshape(len(outs), len(ins), outs.shape[1], ins.shape[1])
         rows[np.ix_(outs.ravel(), ins.ravel())] = numbers.transpose(0, 2, 1, 3).reshape(outs.size, ins.size)
         start += numbers.size
+    # The rows of channels in none of the pairs follow.
     rows[rows < 0] = np.arange(start, rows.size)
     return rows.ravel()
 

@@ -70,10 +70,7 @@ def positions_in_frames(action: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def position_functions(action: Tensor, frequency: Tensor, size: Sequence[int]) -> Tensor:
-    """Return the functions h of the position, (2d, M, pixels): tanh(2π ω′ a) of each coordinate a, and their squares.
-
-    Each has mean 0 over the pixels, for every element; given ``action`` (M, d, d) and ω′ of each axis, (d,).
-    """
+    """Return h of the position, (2d, M, pixels): tanh(2π ω′ a) and its square of each coordinate a, of mean 0."""
     positions = positions_in_frames(action, size)
     frequency = frequency.view(-1, *[1] * (positions.dim() - 1))
     values = (2 * math.pi * frequency * positions).tanh().flatten(2)
@@ -82,9 +79,7 @@ def position_functions(action: Tensor, frequency: Tensor, size: Sequence[int]) -
 
 
 def as_factors(f: Tensor, size: Sequence[int]) -> Tensor:
-    """Return the factors of R filter banks at the pixels, (R, C, pixels along each axis), given f (R, C, P).
-
-    The first bank is the kernel without f, so its factor is 1 + f.
-    """
+    """Return the factors of R filter banks at the pixels, (R, C, pixels along each axis), given f (R, C, P)."""
+    # The first bank is the kernel without f.
     factors = f + 1 if len(f) == 1 else torch.cat([f[:1] + 1, f[1:]])
     return factors.unflatten(-1, tuple(size))

@@ -23,11 +23,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 class BanksAtPixels:
-    """K, which has no weights of the layer, at the pixels of an image, averaged over subgroups.
-
-    The backward pass calls it again. It then has the parameters, the samples of the group and the ω′ of the forward,
-    whatever the kernel has by then. Parameters that were changed in place are refused, as autograd refuses them.
-    """
+    """K, which has no weights of the layer, at the pixels of an image, as it is now: the backward pass asks again."""
 
     def __init__(self, kernel: Kernel, size: tuple[int, ...], averaged: Names) -> None:
         self._kernel = kernel if has_no_values() else _frozen(kernel)
@@ -59,11 +55,8 @@ def _frozen(module: _Module) -> _Module:
 
 
 def integrate_at_pixels(features: Tensor, banks: BanksAtPixels, bias: Tensor | None, geometry: Geometry) -> Tensor:
-    """Return h(x) = Σ_d K(d; x) f(x + d), or its adjoint, where K depends on the position in its input.
-
-    Filter banks, of an adjoint at the pixels of its input, are made again in the backward pass, so that memory does not
-    grow with the image.
-    """
+    """Return h(x) = Σ_d K(d; x) f(x + d), or its adjoint, where K depends on the position in its input."""
+    # The backward pass makes the banks again, so that memory does not grow with the image.
     count = prod(geometry.domain_size(features))
     chunk = max(1, _MOST_VALUES // banks.values)
     starts = range(0, count, chunk)
@@ -81,10 +74,7 @@ def integrate_at_pixels(features: Tensor, banks: BanksAtPixels, bias: Tensor | N
 
 
 def _chunk(image: Tensor, banks: BanksAtPixels, start: int, end: int, numbers: Tensor, geometry: Geometry) -> Tensor:
-    """Return the output at some pixels, (batch, C_out, pixels), of a padded image (batch, C_in, all its pixels).
-
-    Of an adjoint it is what some pixels of the input add to the output at each tap, (batch, C_out, pixels, taps).
-    """
+    """Return the output at some pixels, (batch, C_out, pixels); of an adjoint what they add at each tap, (…, taps)."""
     made = banks(start, end).flatten(3).to(image.dtype)
     if isinstance(geometry, TransposedGeometry):
         read, layout = image[:, :, start:end], "pixel out (group given) tap -> pixel group out given tap"

@@ -19,26 +19,20 @@ _CONVOLVE_TRANSPOSED = {2: functional.conv_transpose2d, 3: functional.conv_trans
 
 
 def as_weight(banks: Tensor, geometry: Geometry, is_factored: bool = False) -> Tensor:
-    """Return a filter bank (C_out, C_in/groups, k, …) as the weight of a convolution or of a transposed one.
-
-    Of R banks beside factors, (R, C_out, C_in/groups, k, …), the outputs of a group follow each other bank by bank.
-    """
+    """Return a filter bank (C_out, C_in/groups, k, …), or R of them beside factors, as the weight of a convolution."""
     if isinstance(geometry, TransposedGeometry):
         pattern = "bank out given ... -> given (bank out) ..." if is_factored else "out given ... -> given out ..."
         return rearrange(banks, pattern).contiguous()
     if not is_factored or len(banks) == 1:
         return banks[0] if is_factored else banks
+    # The outputs of a group follow each other bank by bank.
     return rearrange(banks, "bank (group out) ... -> (group bank out) ...", group=geometry.groups)
 
 
 def integrate(
     features: Tensor, weight: Tensor, factors: Tensor | None, bias: Tensor | None, geometry: Geometry
 ) -> Tensor:
-    """Return h(x) = Σ_r F_r(x) Σ_d B_r(d) f(x + d), or of an adjoint F_r(y) Σ_x B_r(y − sx) f(x) (equation (3)).
-
-    B is the weight, see :func:`as_weight`; of a geometry without axes a matrix. F is (R, C_out, H_out, W_out), of an
-    adjoint for the outputs of one group. Without F there is one bank B.
-    """
+    """Return h(x) = Σ_r F_r(x) Σ_d B_r(d) f(x + d), B the weight, F (R, C_out, pixels) or None; or of an adjoint."""
     padding, stride, dilation, groups = geometry.padding, geometry.stride, geometry.dilation, geometry.groups
     alone = bias if factors is None else None
     if not padding:
@@ -69,10 +63,7 @@ def integrate(
 
 
 class FactoredConvolution(nn.Module):
-    """A convolution, or its adjoint, with factors at each pixel of the output, for images of any size.
-
-    The factors are 1 (of the first bank) and 0, plus coefficients (R, C_out, J·M) times the functions of the position.
-    """
+    """A convolution, or its adjoint, with factors at each pixel: coefficients (R, C_out, J·M) times functions of it."""
 
     action: Tensor
     frequency: Tensor

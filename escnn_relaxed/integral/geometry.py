@@ -102,10 +102,7 @@ def image_size(features: Tensor) -> tuple[int, ...]:
 
 
 def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Convolutions:
-    """Return a ``Conv2d`` or ``ConvTranspose2d``, or those of volumes, with a copy of these weights.
-
-    A geometry without axes makes a ``Linear``.
-    """
+    """Return torch's module of a geometry with a copy of these weights; a ``Linear`` of one without axes."""
     axes = len(geometry.padding)
     is_transposed = isinstance(geometry, TransposedGeometry)
     channels = filter_bank.shape[1] * geometry.groups, filter_bank.shape[0]

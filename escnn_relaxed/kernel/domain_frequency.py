@@ -22,11 +22,10 @@ DEFAULT_FREQUENCY = 0.25
 
 
 class DomainFrequency(ExactConstants):
-    """The ω′ of the subgroups that a kernel may be soft in: one value each, for translation one an axis (x, y).
+    """The ω′ of the subgroups that a kernel may be soft in: one value each, for translation one an axis (x, y)."""
 
-    A learned ω′ is a parameter. A fixed one is a setting, so what depends on it alone is a constant, which is
-    remembered by ``settings``; only :meth:`set` and the loading of a state change it.
-    """
+    # A learned ω′ is a parameter. A fixed one is a setting, so what depends on it alone is a constant, which is
+    # remembered by ``settings``; only ``set`` and the loading of a state change it.
 
     def __init__(self, start: Mapping[str, Frequency], learn: bool = False, axes: int = 2) -> None:
         super().__init__()

@@ -232,10 +232,7 @@ class ElementModulation(Modulation):
 
 
 class InputModulation(ElementModulation):
-    """f of each pair of an output and an input channel: functions of the input channel's elements, of mean 0.
-
-    The output fields of some ``numbers`` have weights of their own, the others have f = 0.
-    """
+    """f of pairs of an output channel, in fields of some numbers, and an input channel: functions of its elements."""
 
     rows: Tensor
 

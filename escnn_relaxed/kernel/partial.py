@@ -89,10 +89,7 @@ class PartialKernel(RelaxingKernel):
 
 
 class GroupWindow(GroupMeans):
-    """The window w on the group, and its value for each channel, given the elements of each as a mean, (C, M).
-
-    ν are parameters where they are learned. Otherwise they are buffers, which are part of the state too.
-    """
+    """The window w on the group, and its value for each channel, given the elements of each as a mean, (C, M)."""
 
     distance: Tensor
     reflected: Tensor

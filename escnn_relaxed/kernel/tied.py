@@ -110,10 +110,7 @@ class TiedKernel(StrictKernel):
         return bank * directions.unflatten(-1, bank.shape[2:]), factors
 
     def _f(self, averaged: Names, numbers: NDArray[np.int64] | None = None) -> Tensor:
-        """Return f_G, (C_out, 1, T) or with the factors of input channels (C_out, C_in, T), T 1 where taps are alike.
-
-        With the number of h⁻¹g for each g of the sample it is as an element h moves it.
-        """
+        """Return f_G, (C_out, 1 or C_in, T or 1); with numbers of h⁻¹g for each g as an element h moves it."""
         parts = []
         for modulation in (self.modulation, self.input_modulation):
             if modulation is not None:
