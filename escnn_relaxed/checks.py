@@ -64,13 +64,13 @@ def check_integer(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def check_size(name: str, value: Any, dimension: int = 2) -> tuple[int, ...]:
-    """Return height and width in pixels, depth before them of volumes, given as a tuple or as one number for all."""
-    sides = value if isinstance(value, (tuple, list)) else dimension * (value,)
-    if len(sides) != dimension:
-        kind = {2: "a pair (height, width)", 3: "a triple (depth, height, width)"}[dimension]
+def check_size(name: str, value: Any, axes: int = 2, least: int = 1) -> tuple[int, ...]:
+    """Return an integer for each axis of the base space, given as a tuple or as one number for all."""
+    numbers = value if isinstance(value, (tuple, list)) else (value,) * axes
+    if len(numbers) != axes:
+        kind = {2: "a pair (rows, columns)", 3: "a triple (planes, rows, columns)"}[axes]
         raise ValueError(f"{name} must be an integer or {kind}, got {value!r}")
-    return tuple(check_integer(name, side, 1) for side in sides)
+    return tuple(check_integer(name, number, least) for number in numbers)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -179,6 +179,10 @@ class SteeredKernel(Kernel):
             return strict(None)
 
         return gain(bank, fields, self.config.out_type.representations, gspace, draw_bank)
+
+    def settings(self) -> Hashable:
+        """Return what K depends on beside the tensors of its state: a fixed ω′, and the rotation of the samples."""
+        return self.frequency.settings, self.angle
 
     def draw(self, angle: float | None = None) -> None:
         """Draw the rotation of the samples where they are random, or take that of a whole network from now on."""

@@ -134,15 +134,11 @@ def elements_on_features(group: Group) -> list[GroupElement]:
     return sampled_elements(group, 2 * group._maximum_frequency + 1 if is_of_circle else least_samples(group))
 
 
+@functools.lru_cache(maxsize=64)
 def sample_group(gspace: GSpace, samples: int | None = None) -> GroupSample:
     """Return all elements of a finite fiber group, or N rotations of another, by default those of a pixel grid."""
-    return _sampled(gspace, least_samples(gspace.fibergroup) if samples is None else samples)
-
-
-@functools.lru_cache(maxsize=64)
-def _sampled(gspace: GSpace, count: int) -> GroupSample:
     group = gspace.fibergroup
-    grid = sampled_elements(group, count) if group.continuous else group.elements
+    grid = sampled_elements(group, samples or least_samples(group)) if group.continuous else group.elements
     action = np.stack([gspace.basespace_action(element) for element in grid]).astype(np.float64)
     reflected = (np.linalg.det(action) < 0).astype(np.int64)
     # The inversion of space commutes with all rotations. Elsewhere escnn lists f first among the elements that reflect.
@@ -292,16 +288,16 @@ def _rotation(gspace: GSpace, rotation: Array) -> GroupElement:
     group = gspace.fibergroup
     if is_of_space(group):
         return group.element((0, rotation) if isinstance(group, O3) else rotation, param="MAT")
-    quarter = np.asarray(gspace.basespace_action(_turn(group, math.pi / 2)), dtype=np.float64)
+    quarter = np.asarray(gspace.basespace_action(turn(group, math.pi / 2)), dtype=np.float64)
     # The rotations are I + sin α G + (1 − cos α) G².
     generator = (quarter - quarter.T) / 2
     sine, cosine = (generator * rotation).sum() / 2, (np.trace(rotation) - len(rotation) + 2) / 2
-    return _turn(group, math.atan2(sine, cosine))
+    return turn(group, math.atan2(sine, cosine))
 
 
-def _turn(group: Group, angle: float) -> GroupElement:
+def turn(group: Group, angle: float) -> GroupElement:
     """Return the rotation by an angle of SO(2), O(2), or a direct product of one with a finite group."""
     if parts := factors(group):
-        turned = [_turn(part, angle) if part.continuous else part.identity for part in parts]
+        turned = [turn(part, angle) if part.continuous else part.identity for part in parts]
         return group.pair_elements(*turned)
     return group.element((0, angle) if isinstance(group, O2) else angle, param="radians")

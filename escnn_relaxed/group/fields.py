@@ -15,7 +15,7 @@ import torch
 from escnn.group import Representation
 from numpy.typing import NDArray
 
-from .elements import GroupSample
+from .elements import GroupSample, turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,8 @@ class Block:
         """Return ρ(g r) of an irrep of a continuous group of the plane for each element, (M, size, size)."""
         if not angle or self.irrep is None or not self.irrep.group.continuous:
             return self.matrices
-        group = self.irrep.group
-        rotation = group.element((0, angle) if group.order() == -1 and group.name == "O(2)" else angle, "radians")
-        turned: NDArray[np.float64] = self.matrices @ np.asarray(self.irrep(rotation), dtype=np.float64)
+        rotation = np.asarray(self.irrep(turn(self.irrep.group, angle)), dtype=np.float64)
+        turned: NDArray[np.float64] = self.matrices @ rotation
         return turned
 
     def element_means(self) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -187,6 +187,10 @@ class Kernel(nn.Module, ABC):
         """Return the numbers that one pixel takes while its bank is made."""
         config = self.config
         return config.out_type.size * config.in_type.size * config.kernel_size**config.domain.dimension
+
+    def settings(self) -> Hashable:
+        """Return what K depends on beside the tensors of its state."""
+        return self.frequency.settings
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:

@@ -61,10 +61,6 @@ class StrictKernel(Kernel):
         """Return weights drawn as ``R2Conv`` draws them."""
         return self.basis.start_weights().to(torch.get_default_dtype())
 
-    def soft_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield nothing."""
-        yield from ()
-
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
         return {**super().describe(), "fingerprint of the steerable basis": self.basis.fingerprint}

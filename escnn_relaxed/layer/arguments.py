@@ -11,7 +11,7 @@ from escnn.gspaces import GSpace, GSpace0D, GSpace2D, GSpace3D
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor
 
-from ..checks import check_bool, check_choice, check_integer, check_number, warn_once
+from ..checks import check_bool, check_choice, check_integer, check_number, check_size, warn_once
 from ..group.domain import Domain
 from ..group.elements import CUBE, ActingGroup, acting_group
 from ..group.kept import kept_group
@@ -52,10 +52,6 @@ def check_field_types(in_type: Any, out_type: Any, space: type[GSpace] = GSpace2
         raise ValueError(f"in_type and out_type must share a gspace, got {in_type.gspace!r} and {out_type.gspace!r}")
 
 
-# Numbers for the axes, in words.
-_FOR_EACH_AXIS = {2: "a pair (rows, columns)", 3: "a triple (planes, rows, columns)"}
-
-
 def checked_geometry(
     in_type: FieldType,
     out_type: FieldType,
@@ -69,7 +65,7 @@ def checked_geometry(
 ) -> Geometry:
     """Return the geometry that arguments of ``R2Conv`` or ``R3Conv`` describe; of an adjoint with an output padding."""
     axes = in_type.gspace.dimensionality
-    steps = _of_axes("stride", stride, axes, 1)
+    steps = check_size("stride", stride, axes, 1)
     if len(set(steps)) > 1:
         kind = {2: "pair", 3: "triple"}[axes]
         raise ValueError(f"stride must be an integer or a {kind} of equal ones, got {stride!r}: one step for all axes")
@@ -78,30 +74,17 @@ def checked_geometry(
         "stride": steps[0],
         "dilation": check_integer("dilation", dilation, 1),
         "groups": _check_groups(in_type, out_type, groups),
-        "padding": _of_axes("padding", padding, axes, 0),
+        "padding": check_size("padding", padding, axes, 0),
     }
     if output_padding is None:
         return ConvolutionGeometry(padding_mode=check_choice("padding_mode", padding_mode, PADDING_MODES), **shared)
-    behind, limit = _of_axes("output_padding", output_padding, axes, 0), max(steps[0], dilation)
+    behind, limit = check_size("output_padding", output_padding, axes, 0), max(steps[0], dilation)
     if max(behind) >= limit:
         raise ValueError(
             f"output_padding must be below the larger of stride and dilation, got {output_padding!r} for "
             f"stride={steps[0]}, dilation={dilation}: at most {limit - 1}"
         )
     return TransposedGeometry(output_padding=behind, **shared)
-
-
-def _of_axes(name: str, value: Any, axes: int, least: int) -> tuple[int, ...]:
-    """Return a number for each axis, given as an int or as these numbers."""
-    if isinstance(value, str):
-        raise TypeError(
-            f"{name} must be an integer or {_FOR_EACH_AXIS[axes]}, got {value!r}: padding=0 is none, and half of "
-            f"dilation * (kernel_size - 1) keeps the size of an image where stride is 1"
-        )
-    numbers = value if isinstance(value, (tuple, list)) else (value,) * axes
-    if len(numbers) != axes:
-        raise ValueError(f"{name} must be an integer or {_FOR_EACH_AXIS[axes]}, got {value!r}")
-    return tuple(check_integer(name, number, least) for number in numbers)
 
 
 def _check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
