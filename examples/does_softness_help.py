@@ -35,11 +35,12 @@ Layer = Callable[..., nn.EquivariantModule]
 # ---------------------------------- put your own here ----------------------------------
 # The largest group that may be right; with reflections gspaces.flipRot2dOnR2(8).
 GSPACE = gspaces.rot2dOnR2(8)
-# The elements that map pixels to pixels, here the quarter turns. With C4 or D4 write elements[1:].
+# The elements that map pixels to pixels, here the quarter turns. With C4 or D4 write
+# elements[1:].
 TURNS = GSPACE.fibergroup.elements[2::2]
 CHANNELS, CLASSES, TRAINING_IMAGES, EPOCHS, RATE, SEEDS = 1, 10, 300, 40, 1e-2, 5
-# Of hidden layers, and of the last one: group pooling leaves one number of each field, so it needs more than there are
-# classes.
+# Of hidden layers, and of the last one: group pooling leaves one number of each field,
+# so it needs more than there are classes.
 FIELDS = 6, 16
 
 
@@ -62,7 +63,8 @@ class Network(torch.nn.Module):
     def __init__(self, convolution: Layer, is_free: bool = False) -> None:
         super().__init__()
         self.image = nn.FieldType(GSPACE, [GSPACE.trivial_repr] * CHANNELS)
-        hidden, last = (nn.FieldType(GSPACE, [GSPACE.regular_repr] * count) for count in FIELDS)
+        regular = [GSPACE.regular_repr]
+        hidden, last = (nn.FieldType(GSPACE, regular * count) for count in FIELDS)
         layers: list[nn.EquivariantModule] = []
         for before, after in pairwise([self.image, hidden, hidden, last]):
             if layers:

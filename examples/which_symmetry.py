@@ -84,12 +84,13 @@ def train(
 
 
 def ask(seed: int, epochs: int) -> tuple[TrainingTrials, PoseReport]:
-    """Return which softness helps, on letters that were not trained on, and whether poses are equal."""
+    """Return which softness helps, on held-out letters, and whether poses are equal."""
     torch.manual_seed(seed)
     images, labels = letters(LETTERS)
     others, truth = letters(LETTERS)
     network = Classifier()
-    train(network, images, labels, epochs, SoftnessEvidence(network, observations=len(images)))
+    evidence = SoftnessEvidence(network, observations=len(images))
+    train(network, images, labels, epochs, evidence)
     trials = which_softness_helps(
         network,
         lambda copy: train(copy, images, labels, epochs=3),

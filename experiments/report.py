@@ -13,6 +13,8 @@ from .results import Result, load_results
 __all__ = ["report", "write_report"]
 
 INTRODUCTION, MEANING, RUNTIMES = "introduction.md", "meaning.md", "runtimes.json"
+# What is said of tables, beside them: of all rows, of the ω′ that is chosen, of learned ones, of times.
+ROWS, CHOSEN, LEARNED, TIMES = "rows.md", "chosen.md", "learned.md", "times.md"
 PUBLISHED = (
     "The paper's test accuracies in %, of networks with 32 and 64 fields, all training images and 300 epochs: its "
     "rows with a fixed ω′, and with a learned ω′ two of six λ for 4 and 8 rotations. Beside the tables above they say "
@@ -39,7 +41,7 @@ def report(folder: Path) -> str:
 
     Args:
         folder: with ``result.json`` of runs anywhere under it, and if there are such ``introduction.md``,
-            ``runtimes.json`` of ``benchmarks/speed/runtimes.py``, and ``meaning.md``.
+            ``runtimes.json`` of ``benchmarks/speed/runtimes.py``, ``meaning.md``, and what is said beside tables.
 
     Raises:
         DataError: for results that cannot be read.
@@ -50,6 +52,7 @@ def report(folder: Path) -> str:
         GENERATED,
         *_text(folder / INTRODUCTION),
         "## Accuracy",
+        *_text(folder / ROWS),
     ]
     scales: dict[str, list[Result]] = {}
     for result in results:
@@ -61,12 +64,13 @@ def report(folder: Path) -> str:
         if curve:
             parts += ["Accuracy against ω′ of all layers, which is fixed:", curve]
             parts += ["The ω′ that is best on validation images, the paper's cross-validation:", chosen_table(members)]
+            parts += _text(folder / CHOSEN)
         learned = learned_table([result for result in members if not result.is_overridden])
         if learned:
-            parts += ["Learned ω′ at the end of training, its mean over seeds:", learned]
+            parts += ["Learned ω′ at the end of training, its mean over seeds:", learned, *_text(folder / LEARNED)]
     names = {result.row.name for result in results}
     parts += [*_text(folder / MEANING), "## Published", PUBLISHED, published_table(names)]
-    return "\n\n".join([*parts, *cost_sections(folder / RUNTIMES)]) + "\n"
+    return "\n\n".join([*parts, *cost_sections(folder / RUNTIMES), *_text(folder / TIMES)]) + "\n"
 
 
 _TASK_TITLES = {

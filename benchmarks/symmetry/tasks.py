@@ -139,7 +139,7 @@ CELLS: tuple[Cell, ...] = (
     *_block("digits", "D4", 1000, FURTHER),
     *_block("ddmnist", "D4", 10_000, OF_PARTS, THREE, ("parts D4", "parts D1")),
     *_block("cifar10", "C4", 10_000, OF_PHOTOGRAPHS, THREE),
-    # Added later: see the end of the protocol.
+    # Marked in the protocol as added later.
     *_block("smoke", "C4", 5, OF_FIELDS, SIX, ("level 9",)),
     *_block("quadrant", "T", 3000, OF_PLACES, THREE),
     *_block("smoke", "C4", 5, OF_FIELDS, SIX, ("level 3", "level 0")),

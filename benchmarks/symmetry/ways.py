@@ -111,7 +111,7 @@ FURTHER_WAYS: dict[str, Way] = {
     "R2Conv, subgroup": Way(groups=SUBGROUP),
     "R2Conv, other group": Way(groups=OTHER_GROUP),
 }
-# Named later, at the end of the protocol.
+# Marked in the protocol as added later.
 ADDED_WAYS: dict[str, Way] = {
     "RelaxedR2Conv, last stage": Way(RelaxedR2Conv, only_last=True),
     "RelaxedR2Conv, decoupled evidence": Way(RelaxedR2Conv, is_learned=True, is_decoupled=True),
