@@ -221,6 +221,21 @@ def test_decay_is_the_step_of_plain_sgd_on_the_penalty_and_adam_does_not_speed_i
         evidences[1].decay(-0.1)
 
 
+def test_decay_in_half_precision_knows_the_prior_in_single_precision_after_a_penalty_too() -> None:
+    networks = [Classifier()]
+    networks.append(copy.deepcopy(networks[0]))
+    evidences, inputs = [SoftnessEvidence(network, 1000) for network in networks], images(20)
+    for network, evidence in zip(networks, evidences, strict=True):
+        evidence.update(inputs)
+        network.bfloat16()
+    evidences[0].penalty()
+    # Little is left of the largest δ, so that its rounding would show.
+    rate = 0.9 * 1000 / max(row.precision for row in evidences[0].table())
+    for evidence in evidences:
+        evidence.decay(rate)
+    assert all(torch.equal(*values) for values in zip(*(network.parameters() for network in networks), strict=True))
+
+
 def test_weights_that_are_frozen_hardened_or_shared_are_left_out() -> None:
     network = Classifier()
     every = [(row.layer, row.subgroup) for row in SoftnessEvidence(network, 100).table()]

@@ -82,14 +82,9 @@ class SoftnessEvidence:
         >>> images, labels = torch.randn(100, 1, 5, 5), torch.randint(0, 2, (100, 1, 1))
         >>> evidence.update(image(images))
         >>> loss = cross_entropy(layer(image(images)).tensor, labels) + evidence.penalty()
-        >>> evidence.decay(
-        ...     learning_rate=0.01
-        ... )  # or this beside each step, and no penalty in the loss
-        >>> [
-        ...     (row.subgroup, row.weights, 0 <= row.gamma_per_weight <= 1)
-        ...     for row in evidence.table()
-        ... ]
-        [('rotation', 4, True)]
+        >>> evidence.decay(0.01)  # beside each step, in place of the penalty in the loss
+        >>> [(row.subgroup, row.weights) for row in evidence.table()]
+        [('rotation', 4)]
     """
 
     def __init__(
@@ -131,8 +126,7 @@ class SoftnessEvidence:
         if not self._groups:
             return torch.zeros(())
         alpha = self._weights()
-        self._factors = self._factors.to(alpha)
-        return (self._factors * alpha.square()).sum()
+        return (self._factors_beside(alpha).to(alpha) * alpha.square()).sum()
 
     @torch.no_grad()
     def decay(self, learning_rate: float) -> None:
@@ -154,10 +148,8 @@ class SoftnessEvidence:
         if not self._is_current():
             self._collect()
         if self._groups:
-            # Once, so that later steps wait for no copy.
-            like = next(iter(self._parameters.values()))
-            self._factors = self._factors.to(like.device, torch.promote_types(like.dtype, torch.float32))
-            multiply(self._groups, (1 - 2 * rate * self._factors).clamp_min(0))
+            factors = self._factors_beside(next(iter(self._parameters.values())))
+            multiply(self._groups, (1 - 2 * rate * factors).clamp_min(0))
 
     def update(self, inputs: Any, targets: Tensor | None = None) -> None:
         """Learn δ anew from some inputs of the training data; 128 are enough.
@@ -352,6 +344,12 @@ class SoftnessEvidence:
         sizes = torch.tensor([group.size for group in self._groups], dtype=torch.long, device="cpu")
         factors = delta * self._likelihood.unit / (2 * self.observations)
         self._factors = factors.clamp_max(_STEEPEST / 2).repeat_interleave(sizes)
+
+    def _factors_beside(self, weights: Tensor) -> Tensor:
+        """Return the factor of each α² in the penalty, in single precision where the weights have less."""
+        # Once, so that later steps wait for no copy.
+        self._factors = self._factors.to(weights.device, torch.promote_types(weights.dtype, torch.float32))
+        return self._factors
 
     def _weights(self) -> Tensor:
         """Return α of all groups, one after the other."""
