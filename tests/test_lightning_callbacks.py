@@ -253,8 +253,6 @@ LABELS = torch.zeros(IMAGES, dtype=torch.long)
         (Classifier, {"likelihood": "poisson"}, (), "likelihood must be one of"),
         (Classifier, {"first_epoch": -1}, (), "first_epoch must be >= 0"),
         (Classifier, {"inputs": 9}, (), "inputs must be >= 10"),
-        (Classifier, {"prior_weights": -1.0}, (), "prior_weights must be"),
-        (Classifier, {"prior_deviation": 0.0}, (), "prior_deviation must be"),
     ],
 )
 def test_what_it_cannot_learn_from_is_refused(module: type, arguments: dict, tensors: tuple, message: str) -> None:

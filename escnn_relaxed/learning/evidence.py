@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..checks import check_integer, check_mapping, check_not_negative, check_positive
-from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
-from ..network.relaxed_layers import copy_network, count_inputs, first_input, in_eval_mode, input_chunks, relaxed_layers
+from ..checks import check_integer, check_mapping, check_not_negative
+from ..network.relaxed_layers import count_inputs, first_input, in_eval_mode, input_chunks, relaxed_layers
 from ..torch_modes import full_precision
 from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import Likelihood
-from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point, posterior, posterior_draws
+from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point, posterior
 from .soft_gradients import gradients, joined_over_processes, multiply, output_of, soft_groups, taken
 
 # The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
@@ -49,8 +48,8 @@ class SoftnessEvidence:
         H = Fisher matrix of all observations over α       Σ = (H + diag δ)⁻¹
         γ = n − δ tr Σ                                     δ ← (γ + n₀) / (‖α‖² + n₀σ₀²)
 
-    The data determine γ of the n weights. Where they say nothing, as where few images are fitted perfectly, δ stays at
-    1/σ₀². Do not update before the third epoch, since updates take away softness that comes late.
+    n₀ is 1 and σ₀ is 0.5. The data determine γ of the n weights. Where they say nothing, as where few images are fitted
+    perfectly, δ stays at 1/σ₀² = 4. Do not update before the third epoch: updates take away softness that comes late.
 
     The loss is the mean of torch's ``cross_entropy``, ``binary_cross_entropy_with_logits`` or ``mse_loss`` over all
     outputs. Outputs of a regression count less where the residuals of an input go together, as of neighbouring pixels.
@@ -63,8 +62,6 @@ class SoftnessEvidence:
         likelihood: ``"categorical"`` for logits (batch, classes, …), ``"binary"`` for logits of any shape, or
             ``"gaussian"`` for a regression.
         seed: of the draws from the prediction.
-        prior_weights: n₀, how many weights the prior of δ counts for; 0 is MacKay's update, whose δ grows to its bound.
-        prior_deviation: σ₀ of a weight where the data say nothing. A weight of 1 changes a kernel by about a fifth.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -87,24 +84,13 @@ class SoftnessEvidence:
         [('rotation', 4)]
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        observations: int,
-        likelihood: str = "categorical",
-        seed: int = 0,
-        *,
-        prior_weights: float = 1.0,
-        prior_deviation: float = 0.5,
-    ) -> None:
+    def __init__(self, network: nn.Module, observations: int, likelihood: str = "categorical", seed: int = 0) -> None:
         is_wrapped = isinstance(network, DistributedDataParallel)
         self.network: nn.Module = network.module if is_wrapped else network  # type: ignore[assignment]
         relaxed_layers(self.network)
         self.observations = check_integer("observations", observations, 1)
         self._likelihood = Likelihood(likelihood)
         self._generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
-        self._prior_weights = check_not_negative("prior_weights", prior_weights)
-        self._prior_deviation = check_positive("prior_deviation", prior_deviation)
         self._learned: dict[str, Learned] = {}
         self._factors = torch.zeros(0)  # of each α² in the penalty
         self._collect()
@@ -179,7 +165,7 @@ class SoftnessEvidence:
         squares = [float(part.square().sum()) for part in self._weights().detach().cpu().double().split(sizes)]
         parts = zip(self._present(), squares, rows.split(sizes, 1), strict=True)
         found = [replace(known, square=square, rows=columns) for known, square, columns in parts]
-        learned = fixed_point(found, self._prior_weights, self._prior_deviation)
+        learned = fixed_point(found)
         self._learned |= {group.key: of for group, of in zip(self._groups, learned, strict=True)}
         self._likelihood = likelihood
         self._set_factors()
@@ -213,40 +199,6 @@ class SoftnessEvidence:
         # Outputs count in full: the weight of a network whose errors go together is small, and would favour it.
         weight = self._likelihood.weight
         return -self.observations * mean / weight - posterior(self._present(), 1 / weight)[1]
-
-    @torch.no_grad()
-    def symmetry_profile(self, draws: int = 100) -> SymmetryProfile:
-        """Return how far each element of the group moves the kernels, with the error that the data leave.
-
-        It is :func:`~escnn_relaxed.measure.symmetry_profile`, beside whose ‖hK − K‖ / ‖K‖ stands the root mean square
-        by which it changes over draws of the soft weights from their posterior N(α, Σ). An element whose error is no
-        more than a few of these may be kept. Weights of the strict part stay as they are.
-
-        Args:
-            draws: their number.
-
-        Raises:
-            RuntimeError: before the first update.
-            ValueError: where no layer has a group with more than the identity.
-        """
-        self._collect()
-        self._check_updated("symmetry_profile")
-        draws = check_integer("draws", draws, 1)
-        if not self._groups:
-            return symmetry_profile(self.network)  # nothing is soft, so that nothing is open
-        profile, drawn = symmetry_profile(self.network), copy_network(self.network)
-        entries = [entry for group in soft_groups(drawn) for entry in group.weights.entries]
-        start = [parameter.view(-1)[places] for parameter, places in entries]
-        errors = torch.tensor([row.error for row in profile.rows], dtype=torch.float64)
-        squares = torch.zeros_like(errors)
-        for change in posterior_draws(self._present(), draws, self._generator):
-            parts = change.split([len(values) for values in start])
-            for (parameter, places), values, part in zip(entries, start, parts, strict=True):
-                parameter.view(-1)[places] = values + part.to(values)
-            squares += (errors.new_tensor([row.error for row in symmetry_profile(drawn).rows]) - errors).square()
-        deviations = (squares / draws).sqrt().tolist()
-        rows = (replace(row, deviation=each) for row, each in zip(profile.rows, deviations, strict=True))
-        return replace(profile, rows=tuple(rows))
 
     @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:

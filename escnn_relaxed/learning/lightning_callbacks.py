@@ -7,14 +7,13 @@ unscaled and reduced over processes; the loss that the module logs is its own. O
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..checks import check_bool, check_choice, check_integer, check_not_negative, check_positive
+from ..checks import check_bool, check_choice, check_integer
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
 from .likelihoods import LIKELIHOODS
 
@@ -33,8 +32,6 @@ class LearnSoftness(Callback):
         likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``, as of :class:`~escnn_relaxed.SoftnessEvidence`.
         first_epoch: number of the epoch after which the first update is, counted from 0.
         inputs: number of images of an update.
-        prior_weights: n₀ of :class:`~escnn_relaxed.SoftnessEvidence`.
-        prior_deviation: its σ₀.
         decoupled: whether soft weights shrink by :meth:`~escnn_relaxed.SoftnessEvidence.decay`, for few images, and not
             by the penalty.
 
@@ -57,8 +54,6 @@ class LearnSoftness(Callback):
         first_epoch: int = 2,
         inputs: int = 128,
         *,
-        prior_weights: float = 1.0,
-        prior_deviation: float = 0.5,
         decoupled: bool = False,
     ) -> None:
         super().__init__()
@@ -66,12 +61,6 @@ class LearnSoftness(Callback):
         self._likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)
         self._first_epoch = check_integer("first_epoch", first_epoch, 0)
         self._wanted = check_integer("inputs", inputs, FEWEST_INPUTS)
-        self._new_evidence = partial(
-            SoftnessEvidence,
-            likelihood=likelihood,
-            prior_weights=check_not_negative("prior_weights", prior_weights),
-            prior_deviation=check_positive("prior_deviation", prior_deviation),
-        )
         self._restored: dict[str, Any] = {}
         # Images of this epoch, also those before a run was resumed inside it.
         self._count = 0
@@ -87,7 +76,7 @@ class LearnSoftness(Callback):
             likelihood = state.pop("likelihood")
             if likelihood != self._likelihood:
                 raise ValueError(f"likelihood must be {likelihood!r}, as in the checkpoint, got {self._likelihood!r}")
-            self.evidence = self._new_evidence(pl_module, state.pop("observations"))
+            self.evidence = SoftnessEvidence(pl_module, state.pop("observations"), likelihood)
             self.evidence.load_state_dict(state)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -110,7 +99,7 @@ class LearnSoftness(Callback):
         if not self._batches:
             return  # a run that was resumed after the last batch
         if self.evidence is None:
-            self.evidence = self._new_evidence(pl_module, self._count * trainer.world_size)
+            self.evidence = SoftnessEvidence(pl_module, self._count * trainer.world_size, self._likelihood)
         inputs = [torch.cat(parts)[: self._wanted] for parts in zip(*self._batches, strict=False)]
         # Fewer may be left of an epoch inside which a run was resumed.
         is_enough = len(inputs[0]) >= min(FEWEST_INPUTS, self._count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,8 +32,6 @@ class ProfileRow:
         subgroup: ``"rotation"`` or ``"reflection"``.
         angle: in radians.
         error: ‖hK − K‖ / ‖K‖, 0 where the element is kept.
-        deviation: how far the data leave it open, NaN where they were not asked
-            (:meth:`~escnn_relaxed.SoftnessEvidence.symmetry_profile`).
 
     Example:
         >>> row = ProfileRow("conv", "rotation 90°", "rotation", 1.5708, error=0.2)
@@ -47,13 +44,10 @@ class ProfileRow:
     subgroup: str
     angle: float
     error: float
-    deviation: float = math.nan
 
     def cell(self) -> str:
         """Return the error as text."""
-        if self.error <= 0 and not self.deviation > 0:
-            return "kept"
-        return f"{self.error:.2g}" if math.isnan(self.deviation) else f"{self.error:.2g} ± {self.deviation:.1g}"
+        return f"{self.error:.2g}" if self.error > 0 else "kept"
 
 
 @dataclass(frozen=True)
@@ -123,7 +117,6 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
     For the default kernel the distance is exact for every element, also at odd multiples of 45°. Kernels of other
     forms, ``ContinuousKernel`` for instance, are moved tap by tap, and elements that move taps off their grid are left
     out. A continuous group is seen at its samples. Soft translation leaves the elements of the group as they are.
-    :meth:`SoftnessEvidence.symmetry_profile <escnn_relaxed.SoftnessEvidence.symmetry_profile>` has errors as well.
 
     Layers can undo each other, so that a network may keep an element that its layers do not. Where all layers keep an
     element, the network does.
