@@ -16,6 +16,7 @@ from torch.nn.utils import parametrize
 from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
+from ..kernel.strict import RelaxingKernel
 from ..layer.arguments import SOFTENING, check_keywords, check_softness
 from ..layer.relaxed_layer import RelaxedLayer
 from ..on_escnn.sampled_basis import as_escnn_builds
@@ -135,8 +136,10 @@ def _can_be_relaxed(module: nn.Module, softening: Mapping[str, Any]) -> TypeGuar
     if isinstance(module, Linear) and softening.get("relax") and not _without_translation(softening["relax"]):
         return False
     if isinstance(module, RelaxedLayer):
-        # Layers of `baselines` count as escnn's, and no soft part replaces theirs.
-        return isinstance(module, Relaxed) and not module.relaxed_subgroups and module.kernel.basis is not None
+        kernel = module.kernel
+        is_strict = not kernel.relaxed_subgroups and kernel.basis is not None
+        # No soft part replaces those of `baselines`, which are not there either.
+        return isinstance(module, Relaxed) and is_strict and not isinstance(kernel, RelaxingKernel)
     return isinstance(module, tuple(RELAXED_FORMS))
 
 
