@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 from escnn.nn import FieldType
-from torch import Tensor, nn
+from torch import Tensor
 
-from .checks import check_bool, check_module, check_positive
+from .checks import check_bool
 from .kernel.kernel import Kernel
 from .kernel.partial import PartialKernel, check_narrowing
 from .kernel.residual import ResidualKernel
@@ -37,7 +37,7 @@ from .layer.arguments import check_kernel, check_keywords
 from .layer.convolution import RelaxedConvolution
 from .layer.relaxed_r2conv import RelaxedR2Conv
 
-__all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv", "free_weight_penalty"]
+__all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv"]
 
 # The arguments of a strict layer that follow the padding.
 STRICT_KEYWORDS = (
@@ -139,9 +139,9 @@ class PartialR2Conv(_Baseline):
 class ResidualR2Conv(_Baseline):
     """A strict convolution and a free one side by side, in one filter bank: K(d) = K_strict(d) + F(d).
 
-    F, ``kernel.free_weight``, has a weight for each channel pair and tap, with the prior N(0, σ²) of
-    :func:`free_weight_penalty`. With F = 0 the layer is strict. Every field type and group has it. Translations stay
-    exact. After Finzi, Benton and Wilson (arXiv 2112.01388, NeurIPS 2021).
+    F, ``kernel.free_weight``, has a weight for each channel pair and tap. With F = 0 the layer is strict. Every field
+    type and group has it. Translations stay exact. After Finzi, Benton and Wilson (arXiv 2112.01388, NeurIPS 2021), who
+    give F a normal prior: ``kernel.free_weight.square().sum() / (2 * σ**2)`` over the training inputs in the loss.
 
     Args:
         in_type, out_type, kernel_size, padding: as of :class:`~escnn_relaxed.RelaxedR2Conv`.
@@ -221,24 +221,3 @@ LAYERS: dict[str, Callable[..., RelaxedConvolution]] = {
     "residual": ResidualR2Conv,
     "weighted": WeightedR2Conv,
 }
-
-
-def free_weight_penalty(network: nn.Module, deviation: float = 1.0) -> Tensor:
-    """Return the loss of the prior on free kernels: Σ ‖F‖² / 2σ² over layers, −log N(F; 0, σ²) up to a constant.
-
-    Args:
-        network: any module with :class:`ResidualR2Conv` in it.
-        deviation: σ, the standard deviation of the prior; the smaller, the closer to strict.
-
-    Example:
-        >>> from escnn import gspaces, nn
-        >>> gspace = gspaces.rot2dOnR2(4)
-        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> free_weight_penalty(ResidualR2Conv(fields, fields, 3, initial_softness=0.0)).item()
-        0.0
-    """
-    check_positive("deviation", deviation)
-    kernels = [module for module in check_module("network", network).modules() if isinstance(module, ResidualKernel)]
-    if not kernels:
-        raise ValueError("network has no ResidualR2Conv, and so no free weights")
-    return torch.stack([kernel.free_weight.square().sum() for kernel in kernels]).sum() / (2 * deviation**2)

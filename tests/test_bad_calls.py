@@ -58,7 +58,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     baselines.PartialR2Conv: PLACE,
     baselines.ResidualR2Conv: PLACE,
     baselines.WeightedR2Conv: PLACE,
-    baselines.free_weight_penalty: {"network": baselines.ResidualR2Conv(**PLACE)},
     escnn_relaxed.relax_network: {"network": R2Conv(FIELDS, FIELDS, 3)},
     escnn_relaxed.harden_network: {"network": NETWORK},
     escnn_relaxed.export_network: {"network": NETWORK},

@@ -12,7 +12,7 @@ from escnn import nn as enn
 from group_average import acted, energy, mean_over, subgroup_elements
 from reference_group import Elements
 from small_networks import answer, features_of
-from torch import Tensor, nn
+from torch import Tensor
 
 from escnn_relaxed import (
     ContinuousKernel,
@@ -21,7 +21,7 @@ from escnn_relaxed import (
     harden_network,
     relaxation_summary,
 )
-from escnn_relaxed.baselines import LAYERS, PartialR2Conv, ResidualR2Conv, free_weight_penalty
+from escnn_relaxed.baselines import LAYERS, PartialR2Conv, ResidualR2Conv
 from escnn_relaxed.kernel.residual import ResidualKernel
 
 # Symmetry and fields on which every way is defined.
@@ -117,23 +117,6 @@ def test_strict_part_of_a_free_kernel_keeps_to_its_blocks() -> None:
     hardened = harden_network(baseline("residual", "C8", pair, groups=2))
     assert relative_error(harden_network(hardened).filter_bank(), hardened.filter_bank()) <= ROUNDING
     assert largest_error(hardened, features_of(hardened, side=5)) <= ROUNDING
-
-
-def test_penalty_is_the_negative_logarithm_of_the_prior() -> None:
-    first, second = baseline("residual", "C4", "trivial -> regular"), baseline("residual", "C4", "regular -> regular")
-    network = nn.ModuleDict({"a": first, "b": nn.Sequential(second), "c": nn.Linear(2, 2)})
-    prior = torch.distributions.Normal(0.0, 0.3)
-    weights = torch.cat([layer.kernel.free_weight.flatten() for layer in (first, second)])
-    expected = prior.log_prob(torch.zeros_like(weights)).sum() - prior.log_prob(weights).sum()
-    assert free_weight_penalty(network, deviation=0.3).item() == pytest.approx(expected.item(), rel=1e-6)
-    free_weight_penalty(network).backward()
-    assert torch.equal(first.kernel.free_weight.grad, first.kernel.free_weight)
-    assert all(p.grad is None for name, p in network.named_parameters() if "free_weight" not in name)
-    for deviation in (0, -1.0):
-        with pytest.raises(ValueError, match=f"deviation must be finite and > 0, got {deviation}"):
-            free_weight_penalty(first, deviation)
-    with pytest.raises(ValueError, match="network has no ResidualR2Conv"):
-        free_weight_penalty(enn.ReLU(first.out_type))
 
 
 @torch.no_grad()
