@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS, check_callable, check_integer, check_module, check_positive, check_subgroups
+from ..checks import SUBGROUPS, check_callable, check_integer, check_positive, check_subgroups
 from ..kernel.kernel import joint
 from ..measure.reports import Report
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
@@ -136,7 +136,7 @@ def which_softness_helps(
         >>> which_softness_helps(layer, train, losses).helps
         {'rotation': True}
     """
-    layers = relaxed_layers(check_module("network", network)).values()
+    layers = relaxed_layers(network).values()
     soft = joint(*(layer.relaxed_subgroups for layer in layers if not set(SUBGROUPS) <= set(layer.hardened)))
     wanted = check_subgroups(subgroups)
     left = [name for name in soft if name in wanted]

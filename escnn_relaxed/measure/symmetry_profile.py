@@ -45,10 +45,6 @@ class ProfileRow:
     angle: float
     error: float
 
-    def cell(self) -> str:
-        """Return the error as text."""
-        return f"{self.error:.2g}" if self.error > 0 else "kept"
-
 
 @dataclass(frozen=True)
 class SymmetryProfile(Report):
@@ -101,7 +97,8 @@ class SymmetryProfile(Report):
         return tuple(row.name for row in self.network if row.error <= tolerance)
 
     def __str__(self) -> str:
-        lines = [[row.name, row.cell(), row.layer if row.error > 0 else ""] for row in self.network]
+        known = [(row.name, row.error, row.layer) for row in self.network]
+        lines = [(name, f"{error:.2g}", layer) if error > 0 else (name, "kept", "") for name, error, layer in known]
         return plain_table(["element", "error", "in the layer"], lines)
 
 
@@ -161,10 +158,7 @@ def _moves(layer: RelaxedLayer) -> list[tuple[GroupElement, Isometry]]:
 
 
 def _by_axis(moves: list[tuple[GroupElement, Isometry]]) -> list[tuple[GroupElement, Isometry]]:
-    """Return the elements of a group of space by their axes, those of the finest turns first; rotations before others.
-
-    The turns about an axis are in the order of their angles.
-    """
+    """Return elements by axis and angle: rotations first, and of these the axes of the finest turns."""
     axes: dict[tuple[bool, tuple[float, ...]], list[tuple[GroupElement, Isometry]]] = {}
     for move in sorted(moves, key=lambda move: move[1].angle):
         axis = tuple((-move[1].axis).round(6).tolist())
