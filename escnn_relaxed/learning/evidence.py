@@ -19,8 +19,8 @@ from ..network.relaxed_layers import count_inputs, first_input, in_eval_mode, in
 from ..torch_modes import full_precision
 from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import Likelihood
-from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point, posterior
-from .soft_gradients import gradients, joined_over_processes, multiply, output_of, soft_groups, taken
+from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point
+from .soft_gradients import SoftGroup, gradients, joined_over_processes, multiply, output_of, soft_groups, taken
 
 # The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
 _STEEPEST = 10.0
@@ -102,9 +102,7 @@ class SoftnessEvidence:
 
         Nothing waits for a device. δ beyond 10 N counts as 10 N, so that SGD is stable at rates up to 0.2.
         """
-        if not self._is_current():
-            self._collect()  # load_state_dict(…, assign=True), for one, puts other parameters in their places
-        if not self._groups:
+        if not self._current_groups():
             return torch.zeros(())
         alpha = self._weights()
         return (self._factors_beside(alpha).to(alpha) * alpha.square()).sum()
@@ -126,9 +124,7 @@ class SoftnessEvidence:
             ValueError: for a number below 0.
         """
         rate = check_not_negative("learning_rate", learning_rate)
-        if not self._is_current():
-            self._collect()
-        if self._groups:
+        if self._current_groups():
             factors = self._factors_beside(next(iter(self._parameters.values())))
             multiply(self._groups, (1 - 2 * rate * factors).clamp_min(0))
 
@@ -177,25 +173,6 @@ class SoftnessEvidence:
         return EvidenceTable(tuple(rows))
 
     @torch.no_grad()
-    def log_evidence(self, inputs: Any, targets: Tensor) -> float:
-        """Return Laplace's estimate of log p(data), all weights but α at their values, with δ of the last update.
-
-        Of networks of D4 and C4, for instance, that of higher evidence fits the data with the softness that it needs.
-
-        Args:
-            inputs: of the training data; all of them, or some of which the mean stands for all.
-            targets: theirs.
-
-        Raises:
-            RuntimeError: before the first update.
-        """
-        self._check_updated("log_evidence")
-        mean = float(joined_over_processes(self._losses(inputs, targets)).mean())
-        # Outputs count in full: the weight of a network whose errors go together is small, and would favour it.
-        weight = self._likelihood.weight
-        return -self.observations * mean / weight - posterior(self._present(), 1 / weight)[1]
-
-    @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
         """Make layers strict in place where the loss rises too little to justify softness, and return a report.
 
@@ -230,8 +207,9 @@ class SoftnessEvidence:
             ([True], ('rotation',))
         """
         self._collect()
-        self._check_updated("harden")
-        losses = partial(self._losses, inputs, targets)
+        if any(learned.rows is None for learned in self._present()):
+            raise RuntimeError("harden needs what an update learns: call update(inputs) before")
+        losses = partial(self._losses, inputs, targets, self._likelihood)
         report = harden_by_trials(self.network, self._learned, losses, self.observations)
         self._collect()
         return report
@@ -274,12 +252,15 @@ class SoftnessEvidence:
         self._learned = {group.key: Learned() for group in self._groups} | self._learned
         self._set_factors()
 
-    def _is_current(self) -> bool:
-        """Whether the network still has the parameters that were found, and no others in their places."""
+    def _current_groups(self) -> list[SoftGroup]:
+        """Return the groups of the parameters that the network has now."""
         try:
-            return all(attrgetter(name)(self.network) is of for name, of in self._parameters.items())
+            is_current = all(attrgetter(name)(self.network) is of for name, of in self._parameters.items())
         except AttributeError:
-            return False
+            is_current = False
+        if not is_current:
+            self._collect()  # load_state_dict(…, assign=True), for one, puts other parameters in their places
+        return self._groups
 
     def _present(self) -> list[Learned]:
         """Return what is known of the groups that are soft."""
@@ -326,17 +307,13 @@ class SoftnessEvidence:
             rows.append(taken(self._groups, values).detach().cpu().double())
         return fisher_rows(joined_over_processes(torch.cat(rows)), self.observations)
 
-    def _losses(self, inputs: Any, targets: Tensor, likelihood: Likelihood | None = None) -> Tensor:
+    def _losses(self, inputs: Any, targets: Tensor, likelihood: Likelihood) -> Tensor:
         """Return the negative log likelihood of each input, (batch,)."""
         count = count_inputs(inputs)
         if len(targets) != count:
             raise ValueError(f"targets must be as many as inputs (={count}), got {len(targets)}")
-        likelihood, found = likelihood or self._likelihood, []
+        found = []
         with in_eval_mode(self.network):
             for arguments, wanted in zip(input_chunks(inputs, _LARGE_CHUNK), targets.split(_LARGE_CHUNK), strict=True):
                 found.append(likelihood.losses(output_of(self.network, arguments), wanted).double())
         return torch.cat(found)
-
-    def _check_updated(self, name: str) -> None:
-        if any(learned.rows is None for learned in self._present()):
-            raise RuntimeError(f"{name} needs what an update learns: call update(inputs) before")

@@ -53,11 +53,11 @@ def fixed_point(groups: Sequence[Learned]) -> list[Learned]:
     return [replace(group, determined=g) for group, g in zip(groups, posterior(groups)[0], strict=True)]
 
 
-def posterior(groups: Sequence[Learned], scale: float = 1.0) -> tuple[list[float], float]:
-    """Return γ of each of all soft groups, and by how much they lower log p(data) beside the loss; H times a scale."""
+def posterior(groups: Sequence[Learned]) -> tuple[list[float], float]:
+    """Return γ of each of all soft groups, and the Occam factor: by how much they lower log p(data) beside the loss."""
     # Σ = (H + diag δ)⁻¹ is never made. With A = G δ^(−½), δΣ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for every H;
     # and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
-    parts = [group.rows * (scale / group.precision) ** 0.5 for group in groups if group.rows is not None]
+    parts = [group.rows * (1 / group.precision) ** 0.5 for group in groups if group.rows is not None]
     if not parts:
         return [], 0.0
     scaled = torch.cat(parts, 1)
