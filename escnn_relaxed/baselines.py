@@ -2,19 +2,6 @@
 
 Each relaxes a strict kernel as its paper does: by a window on the group, a free kernel with a prior, or weights that
 depend on the group element. docs/concepts/ways-to-relax.md compares them.
-
-Example:
-    >>> from escnn import gspaces, nn
-    >>> gspace = gspaces.rot2dOnR2(4)
-    >>> in_type = nn.FieldType(gspace, [gspace.trivial_repr])
-    >>> out_type = nn.FieldType(gspace, [gspace.regular_repr])
-    >>> for name, Layer in LAYERS.items():
-    ...     layer = Layer(in_type, out_type, 5, padding=2)
-    ...     print(name, sum(p.numel() for p in layer.parameters() if p.requires_grad))
-    relaxed 16
-    partial 13
-    residual 112
-    weighted 31
 """
 
 from __future__ import annotations

@@ -71,12 +71,6 @@ class SymmetryProfile(Report):
     rows: tuple[ProfileRow, ...]
 
     @property
-    def layers(self) -> dict[str, tuple[ProfileRow, ...]]:
-        """The rows of each layer by its name."""
-        names = dict.fromkeys(row.layer for row in self.rows)
-        return {name: tuple(row for row in self.rows if row.layer == name) for name in names}
-
-    @property
     def network(self) -> tuple[ProfileRow, ...]:
         """Of each element that all layers know the row of the layer that it moves most.
 
@@ -85,7 +79,7 @@ class SymmetryProfile(Report):
         found: dict[str, list[ProfileRow]] = {}
         for row in self.rows:
             found.setdefault(row.name, []).append(row)
-        count = len(self.layers)
+        count = len({row.layer for row in self.rows})
         return tuple(max(rows, key=lambda row: row.error) for rows in found.values() if len(rows) == count)
 
     def kept(self, tolerance: float = 0.0) -> tuple[str, ...]:

@@ -26,7 +26,6 @@ from .relaxed_layers import (
     Relaxed,
     copied_parameters,
     copy_network,
-    named_relaxed_layers,
     relaxed_layers,
 )
 
@@ -80,13 +79,7 @@ def relax_network(
     if not picked:
         if concerned:
             raise ValueError(f"where must pick a layer of the network, which has {[name for name, _ in concerned]}")
-        soft = [
-            name or "the network itself" for name, layer in named_relaxed_layers(network) if layer.relaxed_subgroups
-        ]
-        known = f"; these layers are soft already: {', '.join(soft)}" if soft else ""
-        raise ValueError(
-            f"network has none of {RELAXABLE} to relax, nor a layer of this package with relax=None{known}"
-        )
+        raise ValueError(f"network has none of {RELAXABLE} to relax, nor a layer of this package with relax=None")
     for name, layer in picked.items():
         _check_plain(name or "network", layer)
     parameters = copied_parameters(picked.values(), freeze)
