@@ -1,7 +1,4 @@
-"""The posterior of soft weights, and the table of what the data determine of them.
-
-H = GᵀG is its Fisher matrix, and each group of weights has a prior of precision δ.
-"""
+"""The posterior of soft weights, of Fisher matrix H = GᵀG and priors of precision δ, and what the data determine."""
 
 from __future__ import annotations
 

@@ -41,13 +41,8 @@ class TrainingTrial:
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
-        verdict = "helps" if self.helps else "not needed"
-        return (
-            self.subgroup,
-            ", ".join(self.hardened) or "–",
-            f"{round(self.rise, 3) + 0.0:.3f} ± {self.error:.3f}",
-            verdict,
-        )
+        found = f"{round(self.rise, 3) + 0.0:.3f} ± {self.error:.3f}"
+        return self.subgroup, ", ".join(self.hardened) or "–", found, "helps" if self.helps else "not needed"
 
 
 @dataclass(frozen=True)
@@ -108,9 +103,6 @@ def which_softness_helps(
         errors: how many standard errors a rise must be above 0.
         odds: how many times as likely softness must make all held-out inputs together.
         seed: of torch's generator before each training.
-
-    Returns:
-        The comparisons, and the trained copy that is strict in all that needs no softness.
 
     Raises:
         TypeError: for an argument of the wrong type.

@@ -1,8 +1,4 @@
-"""Measured equivariance for each element, angle and shift: relative errors.
-
-Elements that map pixels to pixels are kept apart from those that interpolate, beside whose error stands what
-interpolation alone costs. Volumes are measured by the same code. Definitions: docs/how-to/measure-and-log.md.
-"""
+"""Measured equivariance for each element, angle and shift: relative errors (docs/how-to/measure-and-log.md)."""
 
 from __future__ import annotations
 

@@ -125,5 +125,4 @@ def _draw_accuracy(axes: Axes, report: RobustnessReport, label: str, colour: str
 
 def _draw(axes: Axes, rows: Sequence[RobustnessRow], key: str, **look: Any) -> None:
     if rows:
-        percentages = [100 * getattr(row, key) for row in rows]
-        axes.plot([math.degrees(row.angle) for row in rows], percentages, **look)
+        axes.plot([math.degrees(row.angle) for row in rows], [100 * getattr(row, key) for row in rows], **look)
