@@ -131,7 +131,7 @@ def _can_be_relaxed(module: nn.Module, softening: Mapping[str, Any]) -> TypeGuar
     if isinstance(module, RelaxedLayer):
         kernel = module.kernel
         is_strict = not kernel.relaxed_subgroups and kernel.basis is not None
-        # No soft part replaces those of `baselines`, which are not there either.
+        # Layers of `baselines` stay as they are, strict ones too.
         return isinstance(module, Relaxed) and is_strict and not isinstance(kernel, RelaxingKernel)
     return isinstance(module, tuple(RELAXED_FORMS))
 
