@@ -14,13 +14,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
-from escnn_relaxed.plots import (
-    plot_evidence,
-    plot_robustness,
-    plot_softness,
-    plot_symmetry_profile,
-)
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, measure, robustness_report
+from escnn_relaxed.plots import plot_robustness, plot_symmetry_profile
 
 sys.path.append(str(Path(__file__).parents[1]))
 from benchmarks.shared.training import take_steps
@@ -77,19 +72,9 @@ def trained(is_soft: bool) -> Trained:
     return Trained(network.eval(), evidence, images[TRAINING:], labels[TRAINING:])
 
 
-def softness_of_layers() -> Figure:
-    """The softness of each layer of the soft network."""
-    return plot_softness(trained(is_soft=True).network).figure
-
-
-def evidence_of_layers() -> Figure:
-    """How many of its soft weights the data determine, by layer and subgroup."""
-    return plot_evidence(trained(is_soft=True).evidence.table()).figure
-
-
 def symmetry_profile() -> Figure:
     """How far each element moves the kernels of the soft network."""
-    profile = trained(is_soft=True).evidence.symmetry_profile()
+    profile = measure.symmetry_profile(trained(is_soft=True).network)
     return plot_symmetry_profile(profile).figure
 
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of three trained networks of C8: of R2Conv, soft by default, and one whose ω′ is learned:
+"""Draw the pictures of two trained networks of C8, of R2Conv and soft by default:
 
 python docs/pictures_of_training.py --data DIRECTORY [--output docs/images]
 
@@ -26,41 +26,29 @@ from benchmarks.symmetry.digits import load_digits
 from benchmarks.symmetry.networks import Frame
 from benchmarks.symmetry.ways import Setting, Way
 from escnn_relaxed import RelaxedR2Conv, equivariance_error, parameter_groups
-from escnn_relaxed.measure import relaxation_scalars
-from escnn_relaxed.plots import (
-    plot_domain_frequency,
-    plot_equivariance_error,
-    plot_filter_over_positions,
-)
+from escnn_relaxed.plots import plot_equivariance_error, plot_filter_over_positions
 
 __all__ = ["main"]
 
-FRAME, RATE, BATCH, EVERY = Frame(10, widths=(4, 4, 4, 8)), 0.01, 64, 5
+FRAME, RATE, BATCH = Frame(10, widths=(4, 4, 4, 8)), 0.01, 64
 ANGLES = [math.radians(degrees) for degrees in range(0, 360, 5)]
 NETWORKS = {
     "strict": (Way(R2Conv), Setting()),
     "soft": (Way(RelaxedR2Conv), Setting()),
-    "learned ω′": (Way(RelaxedR2Conv), Setting({"learn_relaxation": True})),
 }
 
 
-def train(
-    name: str, data: Split, epochs: int
-) -> tuple[nn.Module, dict[str, list[tuple[int, float]]]]:
-    """A trained network, and the history of its ω′, empty where it is not learned."""
+def train(name: str, data: Split, epochs: int) -> nn.Module:
+    """A trained network."""
     torch.manual_seed(0)
     network = FRAME.build("C8", *NETWORKS[name], FRAME.widths)
     images, labels = data
     steps = epochs * (len(images) // BATCH)
     optimiser = torch.optim.Adam(parameter_groups(network, RATE), lr=RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    history: dict[str, list[tuple[int, float]]] = {}
 
     def batches() -> Iterator[Split]:
-        for step in range(steps):
-            if name == "learned ω′" and step % EVERY == 0:
-                for tag, value in relaxation_scalars(network).items():
-                    history.setdefault(tag, []).append((step + 1, value))
+        for _ in range(steps):
             chosen = torch.randint(len(images), (BATCH,))
             yield images[chosen], labels[chosen]
 
@@ -71,7 +59,7 @@ def train(
         optimiser,
         after_step=schedule.step,
     )
-    return network.eval(), history
+    return network.eval()
 
 
 def main() -> None:
@@ -85,21 +73,12 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     data = load_digits("within 60°", arguments.images, 0, arguments.data)
-    reports, history = {}, {}
+    reports = {}
     for name in NETWORKS:
-        network, found = train(name, data.train, arguments.epochs)
-        history |= found
-        if name != "learned ω′":
-            reports[name] = equivariance_error(
-                network, data=data.test[0][:64], elements=(), angles=ANGLES
-            )
-    frequencies = [
-        pairs for tag, pairs in history.items() if tag.startswith("domain_frequency/")
-    ]
-    named = {
-        f"domain_frequency/layer {number}/rotation": pairs
-        for number, pairs in enumerate(frequencies, 1)
-    }
+        network = train(name, data.train, arguments.epochs)
+        reports[name] = equivariance_error(
+            network, data=data.test[0][:64], elements=(), angles=ANGLES
+        )
     plane = gspaces.trivialOnR2()
     torch.manual_seed(0)
     layer = RelaxedR2Conv(
@@ -112,7 +91,6 @@ def main() -> None:
     )
     pictures = {
         "error_by_angle": plot_equivariance_error(reports),
-        "frequency_over_training": plot_domain_frequency(named),
         "filter_over_positions": plot_filter_over_positions(layer, 33),
     }
     for name, axes in pictures.items():

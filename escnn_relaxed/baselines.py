@@ -2,19 +2,6 @@
 
 Each relaxes a strict kernel as its paper does: by a window on the group, a free kernel with a prior, or weights that
 depend on the group element. docs/concepts/ways-to-relax.md compares them.
-
-Example:
-    >>> from escnn import gspaces, nn
-    >>> gspace = gspaces.rot2dOnR2(4)
-    >>> in_type = nn.FieldType(gspace, [gspace.trivial_repr])
-    >>> out_type = nn.FieldType(gspace, [gspace.regular_repr])
-    >>> for name, Layer in LAYERS.items():
-    ...     layer = Layer(in_type, out_type, 5, padding=2)
-    ...     print(name, sum(p.numel() for p in layer.parameters() if p.requires_grad))
-    relaxed 16
-    partial 13
-    residual 112
-    weighted 31
 """
 
 from __future__ import annotations
@@ -24,32 +11,32 @@ from functools import partial
 from typing import Any
 
 import torch
-from escnn.nn import FieldType, R2Conv
-from torch import Tensor, nn
+from escnn.nn import FieldType
+from torch import Tensor
 
-from .checks import check_bool, check_module, check_positive
+from .checks import check_bool
 from .kernel.kernel import Kernel
 from .kernel.partial import PartialKernel, check_narrowing
 from .kernel.residual import ResidualKernel
 from .kernel.strict import StrictKernel
 from .kernel.weighted import WeightedKernel
-from .layer.arguments import Softening, check_field_types, check_kernel, check_keywords, checked_geometry
+from .layer.arguments import check_kernel, check_keywords
 from .layer.convolution import RelaxedConvolution
 from .layer.relaxed_r2conv import RelaxedR2Conv
-from .on_escnn.sampled_basis import built_on_the_cpu
 
-__all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv", "free_weight_penalty"]
+__all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv"]
 
-_GEOMETRY = ("stride", "dilation", "padding_mode", "groups")
-_BASIS = ("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter")
 # The arguments of a strict layer that follow the padding.
-STRICT_KEYWORDS = (*_GEOMETRY, "bias", *_BASIS, "initialize", "samples", "kernel")
+STRICT_KEYWORDS = (
+    *("stride", "dilation", "padding_mode", "groups", "bias"),
+    *("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter"),
+    *("initialize", "samples", "kernel"),
+)
 
 
-class _Baseline(RelaxedConvolution):
+class _Baseline(RelaxedR2Conv):
     """A convolution of the plane with a kernel that relaxes a strict one in some way."""
 
-    @built_on_the_cpu
     def __init__(
         self,
         way: Callable[..., Kernel],
@@ -61,24 +48,11 @@ class _Baseline(RelaxedConvolution):
         keywords: Mapping[str, Any],
     ) -> None:
         check_keywords(type(self).__name__, keywords, STRICT_KEYWORDS, "beside its own")
-        check_field_types(in_type, out_type)
         strict = keywords.get("kernel")
         check_kernel(strict)
         kernel = partial(way, strict=StrictKernel if strict is None else strict)
-        defaults = {"stride": 1, "dilation": 1, "groups": 1, "padding_mode": "zeros"}
-        shared = {name: keywords.get(name, default) for name, default in defaults.items()}
-        super().__init__(
-            in_type,
-            out_type,
-            checked_geometry(in_type, out_type, kernel_size, padding, **shared),
-            keywords.get("bias", True),
-            {name: value for name, value in keywords.items() if name in _BASIS},
-            keywords.get("initialize", True),
-            Softening(None, initial_softness=softness, samples=keywords.get("samples"), kernel=kernel),
-        )
-
-
-R2Conv.register(_Baseline)
+        options = {**keywords, "relax": None, "initial_softness": softness, "kernel": kernel}
+        super().__init__(in_type, out_type, kernel_size, padding, **options)
 
 
 class PartialR2Conv(_Baseline):
@@ -148,9 +122,9 @@ class PartialR2Conv(_Baseline):
 class ResidualR2Conv(_Baseline):
     """A strict convolution and a free one side by side, in one filter bank: K(d) = K_strict(d) + F(d).
 
-    F has a weight for each channel pair and tap, with the prior N(0, σ²) of :func:`free_weight_penalty`. With F = 0 the
-    layer is strict. Every field type and group has it. Translations stay exact. After Finzi, Benton and Wilson (arXiv
-    2112.01388, NeurIPS 2021).
+    F, ``kernel.free_weight``, has a weight for each channel pair and tap. With F = 0 the layer is strict. Every field
+    type and group has it. Translations stay exact. After Finzi, Benton and Wilson (arXiv 2112.01388, NeurIPS 2021), who
+    give F a normal prior: ``kernel.free_weight.square().sum() / (2 * σ**2)`` over the training inputs in the loss.
 
     Args:
         in_type, out_type, kernel_size, padding: as of :class:`~escnn_relaxed.RelaxedR2Conv`.
@@ -180,11 +154,6 @@ class ResidualR2Conv(_Baseline):
     ) -> None:
         super().__init__(ResidualKernel, in_type, out_type, kernel_size, padding, initial_softness, keywords)
 
-    @property
-    def free_weight(self) -> nn.Parameter:
-        """F, (C_out, C_in/groups, k, k)."""
-        return self.kernel.free_weight
-
 
 class WeightedR2Conv(_Baseline):
     r"""A sum of L strict convolutions whose weights depend on the group element.
@@ -208,7 +177,7 @@ class WeightedR2Conv(_Baseline):
         >>> gspace = gspaces.rot2dOnR2(8)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
         >>> layer = WeightedR2Conv(fields, fields, 5, padding=2, banks=3)
-        >>> layer(fields(torch.randn(2, 8, 28, 28))).shape, layer.group_weights.shape
+        >>> layer(fields(torch.randn(2, 8, 28, 28))).shape, layer.kernel.group_weights().shape
         (torch.Size([2, 8, 28, 28]), torch.Size([3, 8]))
     """
 
@@ -228,11 +197,6 @@ class WeightedR2Conv(_Baseline):
         way = partial(WeightedKernel, banks=banks)
         super().__init__(way, in_type, out_type, kernel_size, padding, initial_softness, keywords)
 
-    @property
-    def group_weights(self) -> Tensor:
-        """The weights w of each element, (L, M), made of the kernel's ``means`` and ``deviations``."""
-        return self.kernel.group_weights()
-
 
 LAYERS: dict[str, Callable[..., RelaxedConvolution]] = {
     "relaxed": RelaxedR2Conv,
@@ -240,24 +204,3 @@ LAYERS: dict[str, Callable[..., RelaxedConvolution]] = {
     "residual": ResidualR2Conv,
     "weighted": WeightedR2Conv,
 }
-
-
-def free_weight_penalty(network: nn.Module, deviation: float = 1.0) -> Tensor:
-    """Return the loss of the prior on free kernels: Σ ‖F‖² / 2σ² over layers, −log N(F; 0, σ²) up to a constant.
-
-    Args:
-        network: any module with :class:`ResidualR2Conv` in it.
-        deviation: σ, the standard deviation of the prior; the smaller, the closer to strict.
-
-    Example:
-        >>> from escnn import gspaces, nn
-        >>> gspace = gspaces.rot2dOnR2(4)
-        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> free_weight_penalty(ResidualR2Conv(fields, fields, 3, initial_softness=0.0)).item()
-        0.0
-    """
-    check_positive("deviation", deviation)
-    kernels = [module for module in check_module("network", network).modules() if isinstance(module, ResidualKernel)]
-    if not kernels:
-        raise ValueError("network has no ResidualR2Conv, and so no free weights")
-    return torch.stack([kernel.free_weight.square().sum() for kernel in kernels]).sum() / (2 * deviation**2)

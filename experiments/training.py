@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from escnn_relaxed._version import __version__
 from escnn_relaxed.checks import check_integer
-from escnn_relaxed.learning.lightning_callbacks import LogRelaxation
+from escnn_relaxed.measure import relaxation_scalars
 
 from .batches import Batches, Examples
 from .checkpoints import CheckpointEachEpoch, RunCheckpoints
@@ -147,6 +148,11 @@ def _commit() -> str | None:
         return None
 
 
+def _log_relaxation(trainer: Trainer, module: LightningModule) -> None:
+    """Log the present ω′ and softness."""
+    module.log_dict(relaxation_scalars(module))
+
+
 def _trainer(
     configuration: Configuration,
     machine: Machine,
@@ -155,7 +161,7 @@ def _trainer(
     checkpoints: RunCheckpoints,
 ) -> Trainer:
     if configuration.learn_relaxation:
-        callbacks = [LogRelaxation(measure=False), *callbacks]
+        callbacks = [LambdaCallback(on_train_epoch_end=_log_relaxation), *callbacks]
     has_tensorboard = any(find_spec(package) for package in TENSORBOARD_PACKAGES)
     return Trainer(
         max_epochs=configuration.epochs,

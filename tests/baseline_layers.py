@@ -37,9 +37,11 @@ def strict_bank(way: str, layer: RelaxedConvolution, number: int = 0) -> Tensor:
     if way == "partial":
         strict.set_narrowing(**dict.fromkeys(strict.narrowing, 0.0))
     elif way == "residual":
-        strict.free_weight.zero_()
+        strict.kernel.free_weight.zero_()
     else:
-        set_group_weights(strict, torch.zeros_like(strict.group_weights).index_fill(0, torch.tensor(number), 1))
+        set_group_weights(
+            strict, torch.zeros_like(strict.kernel.group_weights()).index_fill(0, torch.tensor(number), 1)
+        )
     return strict.filter_bank()
 
 

@@ -58,7 +58,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     baselines.PartialR2Conv: PLACE,
     baselines.ResidualR2Conv: PLACE,
     baselines.WeightedR2Conv: PLACE,
-    baselines.free_weight_penalty: {"network": baselines.ResidualR2Conv(**PLACE)},
     escnn_relaxed.relax_network: {"network": R2Conv(FIELDS, FIELDS, 3)},
     escnn_relaxed.harden_network: {"network": NETWORK},
     escnn_relaxed.export_network: {"network": NETWORK},
@@ -86,13 +85,10 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
         "helps": {"rotation": True},
     },
     measure.relaxation_scalars: {"network": NETWORK, "data": images()},
-    plots.plot_domain_frequency: {"history": {"domain_frequency/first/rotation": [(0, 0.25), (10, 0.2)]}},
-    plots.plot_evidence: {"rows": [learning.EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0)]},
     plots.plot_equivariance_error: {"reports": REPORT},
     plots.plot_filter_over_positions: {"layer": soft_regular_layer(), "size": 7, "positions": 2},
     plots.plot_filters_over_rotations: {"layers": soft_regular_layer()},
     plots.plot_robustness: {"reports": ROBUSTNESS},
-    plots.plot_softness: {"network": NETWORK},
     plots.plot_symmetry_profile: {"profiles": measure.symmetry_profile(NETWORK)},
 }
 

@@ -12,7 +12,7 @@ from escnn import nn as enn
 from group_average import acted, energy, mean_over, subgroup_elements
 from reference_group import Elements
 from small_networks import answer, features_of
-from torch import Tensor, nn
+from torch import Tensor
 
 from escnn_relaxed import (
     ContinuousKernel,
@@ -21,7 +21,7 @@ from escnn_relaxed import (
     harden_network,
     relaxation_summary,
 )
-from escnn_relaxed.baselines import LAYERS, PartialR2Conv, ResidualR2Conv, free_weight_penalty
+from escnn_relaxed.baselines import LAYERS, PartialR2Conv, ResidualR2Conv
 from escnn_relaxed.kernel.residual import ResidualKernel
 
 # Symmetry and fields on which every way is defined.
@@ -93,11 +93,11 @@ def test_layer_starts_as_soft_as_it_is_told_with_the_energy_of_r2conv(way: str, 
 
 def test_residual_layer_can_be_any_convolution() -> None:
     layer = baseline("residual", "D4", "regular -> irreps")
-    wanted = torch.randn_like(layer.free_weight)
+    wanted = torch.randn_like(layer.kernel.free_weight)
     with torch.no_grad():
-        layer.free_weight.copy_(wanted - strict_bank("residual", layer))
+        layer.kernel.free_weight.copy_(wanted - strict_bank("residual", layer))
         assert relative_error(layer.filter_bank(), wanted) <= ROUNDING
-        assert not ResidualR2Conv(layer.in_type, layer.out_type, 3, initial_softness=0.0).free_weight.any()
+        assert not ResidualR2Conv(layer.in_type, layer.out_type, 3, initial_softness=0.0).kernel.free_weight.any()
 
 
 @pytest.mark.parametrize("space", ["C3", "C8", "D6", "SO(2)", "O(2)"])
@@ -119,23 +119,6 @@ def test_strict_part_of_a_free_kernel_keeps_to_its_blocks() -> None:
     assert largest_error(hardened, features_of(hardened, side=5)) <= ROUNDING
 
 
-def test_penalty_is_the_negative_logarithm_of_the_prior() -> None:
-    first, second = baseline("residual", "C4", "trivial -> regular"), baseline("residual", "C4", "regular -> regular")
-    network = nn.ModuleDict({"a": first, "b": nn.Sequential(second), "c": nn.Linear(2, 2)})
-    prior = torch.distributions.Normal(0.0, 0.3)
-    weights = torch.cat([layer.free_weight.flatten() for layer in (first, second)])
-    expected = prior.log_prob(torch.zeros_like(weights)).sum() - prior.log_prob(weights).sum()
-    assert free_weight_penalty(network, deviation=0.3).item() == pytest.approx(expected.item(), rel=1e-6)
-    free_weight_penalty(network).backward()
-    assert torch.equal(first.free_weight.grad, first.free_weight)
-    assert all(p.grad is None for name, p in network.named_parameters() if "free_weight" not in name)
-    for deviation in (0, -1.0):
-        with pytest.raises(ValueError, match=f"deviation must be finite and > 0, got {deviation}"):
-            free_weight_penalty(first, deviation)
-    with pytest.raises(ValueError, match="network has no ResidualR2Conv"):
-        free_weight_penalty(enn.ReLU(first.out_type))
-
-
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("space", "pair", "weighs_input", "arguments"),
@@ -154,11 +137,11 @@ def test_weighted_bank_is_that_of_the_loop(space: str, pair: str, weighs_input: 
     elements, fields = Elements(layer.space), layer.in_type if weighs_input else layer.out_type
     fields = fields.representations[: len(fields) // layer.groups] if weighs_input else fields.representations
     expected = torch.zeros_like(layer.filter_bank())
-    for number, weights in enumerate(layer.group_weights):
+    for number, weights in enumerate(layer.kernel.group_weights()):
         channels = [weights[members(f, elements, channel)].mean() for f in fields for channel in range(f.size)]
         factor = torch.stack(channels).view((1, -1, 1, 1) if weighs_input else (-1, 1, 1, 1))
         expected += factor * strict_bank("weighted", layer, number)
-    assert layer.group_weights.shape == (arguments.get("banks", 2), len(elements.elements))
+    assert layer.kernel.group_weights().shape == (arguments.get("banks", 2), len(elements.elements))
     assert relative_error(layer.filter_bank().detach(), expected) <= ROUNDING
 
 
@@ -166,7 +149,7 @@ def test_weighted_bank_is_that_of_the_loop(space: str, pair: str, weighs_input: 
 def test_fields_without_elements_beside_others_are_weighed_by_the_output() -> None:
     layer = baseline("weighted", "C4", "trivial + regular -> regular")
     bank = layer.filter_bank()
-    set_group_weights(layer, layer.group_weights + torch.tensor([0.0, 1.0, 0.0, 0.0]))
+    set_group_weights(layer, layer.kernel.group_weights() + torch.tensor([0.0, 1.0, 0.0, 0.0]))
     changed = (layer.filter_bank() - bank).abs() > ROUNDING
     # The trivial field comes first: weighed at the output element 1; the regular one at the input element 1.
     assert changed[:, 0].flatten(1).any(dim=1).tolist() == [False, True, False, False]

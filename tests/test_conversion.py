@@ -22,7 +22,7 @@ from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.layer.arguments import SOFTENING
 from escnn_relaxed.network import to_escnn
-from escnn_relaxed.network.relaxed_layers import Relaxed, in_eval_mode, named_relaxed_layers
+from escnn_relaxed.network.relaxed_layers import Relaxed, in_eval_mode, relaxed_layers
 
 TO_THE_BIT = 0.0 if torch.__version__ >= "2.13" else SINGLE  # torch 2.6 sums R2Conv's filter in an order of its own
 
@@ -99,7 +99,7 @@ def test_soft_layers_are_copied_as_they_are() -> None:
     assert [repr(layer) for layer in list(relaxed)[:2]] == [repr(soft), repr(in_place)]
     assert relaxed[2].relaxed_subgroups == ("rotation",)
     assert torch.equal(answer(relaxed), answer(mixed))
-    assert [layer.softness().item() for _, layer in named_relaxed_layers(relaxed)] == [soft.softness().item(), 0, 0]
+    assert [layer.softness().item() for layer in relaxed_layers(relaxed).values()] == [soft.softness().item(), 0, 0]
     with pytest.raises(ValueError, match=r"network has none of .*R2Conv.* to relax, nor a layer .*with relax=None"):
         relax_network(enn.SequentialModule(soft, in_place))
 
@@ -124,9 +124,9 @@ def test_layers_are_picked_by_their_whole_name_and_by_what_they_are() -> None:
 
     relaxed = relax_network(torch.nn.ModuleDict({"body": network()}), where, relax=SOFT, learn_relaxation=True)
     assert names == ["body.0", "body.3", "body.5"]
-    assert [name for name, _ in named_relaxed_layers(relaxed)] == ["body.0", "body.3"]
+    assert list(relaxed_layers(relaxed)) == ["body.0", "body.3"]
     assert isinstance(relaxed["body"][5], R2Conv)
-    assert all(layer.domain_frequency["rotation"].requires_grad for _, layer in named_relaxed_layers(relaxed))
+    assert all(layer.domain_frequency["rotation"].requires_grad for layer in relaxed_layers(relaxed).values())
     with pytest.raises(ValueError, match=r"where must pick .* which has \['0', '3', '5'\]"):
         relax_network(network(), lambda name, layer: False)
 

@@ -1,10 +1,9 @@
 """What hardening by the evidence makes strict, in which order, and what it keeps; tables of both."""
 
 import html
-import json
 import math
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import small
@@ -133,12 +132,15 @@ def test_rise_of_a_trial_is_beside_what_has_been_hardened_before() -> None:
     """So the rises of what stays strict add up to that of all of it."""
     network = Squares()
     evidence, inputs, targets = updated(network, noise=10.0)
-    before, weights = evidence._losses(inputs, targets).sum(), sum(row.weights for row in evidence.table())
+    before, weights = (
+        evidence._losses(inputs, targets, evidence._likelihood).sum(),
+        sum(row.weights for row in evidence.table()),
+    )
     trials = evidence.harden(inputs, targets)
     assert sum(trial.weights for trial in trials) == weights
     assert [trial.is_hardened for trial in trials] == [True, True]
     assert all(abs(trial.rise) > 1e-3 for trial in trials)
-    rise = (evidence._losses(inputs, targets).sum() - before).item()
+    rise = (evidence._losses(inputs, targets, evidence._likelihood).sum() - before).item()
     assert sum(trial.rise for trial in trials) == pytest.approx(rise, rel=CLOSED_FORM)
 
 
@@ -162,7 +164,7 @@ def test_subgroups_that_have_gone_with_others_have_no_trial_of_their_own() -> No
     assert not evidence.table()
 
 
-def test_occam_factor_is_what_log_evidence_has_less_with_weights_than_without() -> None:
+def test_occam_factor_is_that_with_the_weights_less_that_without() -> None:
     """Of weights that others can stand in for: ½ (δ‖α‖² + log det Σ⁻¹/δ), of all less of those that stay."""
     network = Squares()
     evidence, inputs, targets = updated(network, noise=0.1)
@@ -240,11 +242,8 @@ REPORTS = {
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_reports_are_dicts_and_html(name: str) -> None:
+def test_reports_are_html(name: str) -> None:
     report = REPORTS[name]
-    found = json.loads(json.dumps(report.to_dict()))
-    assert found["rows"] == json.loads(json.dumps([asdict(row) for row in report.rows]))
-    assert found.get("strict", {}) == ({"R2Conv": ["1"]} if name == "summary" else {})
     text = re.fullmatch("<pre>(.*)</pre>", report._repr_html_(), re.DOTALL)
     assert text is not None
     assert html.unescape(text[1]) == str(report)

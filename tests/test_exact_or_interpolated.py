@@ -16,8 +16,13 @@ from small_networks import OnTensors, left_alone, network
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, equivariance_error
+from escnn_relaxed.measure import EquivarianceReport, ErrorRow
 
 Module = Callable[[enn.FieldType], nn.Module]
+
+
+def interpolated(report: EquivarianceReport) -> list[ErrorRow]:
+    return [row for row in report.rows if row.kind != "exact"]
 
 
 def strided(*modules: Module) -> enn.SequentialModule:
@@ -65,7 +70,7 @@ def test_exact_is_what_a_strict_network_does_without_error(name: str) -> None:
     kinds = {row.kind for row in report.rows}
     assert kinds == ({"exact"} if fits else {"exact", "strided"})
     assert max(row.error for row in report.exact) <= (SINGLE if name.startswith("transposed") else ROUNDING)
-    for row in report.interpolated:
+    for row in interpolated(report):
         assert row.error > 1e-3
         assert row.resampling > 1e-3
     # A transposition maps what any stride keeps to itself, if the sides are equal.
@@ -106,8 +111,8 @@ def test_an_output_without_space_knows_of_strides_inside() -> None:
     fits, does_not = (equivariance_error(Pooled(), size) for size in (9, 8))
     assert {row.kind for row in fits.rows} == {"exact"}
     assert max(row.error for row in fits.rows) <= SINGLE
-    assert len(does_not.interpolated) == 6
-    assert all(row.error > 1e-3 and math.isnan(row.resampling) for row in does_not.interpolated)
+    assert len(interpolated(does_not)) == 6
+    assert all(row.error > 1e-3 and math.isnan(row.resampling) for row in interpolated(does_not))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +202,7 @@ def test_branches_of_one_size_and_other_centres_are_told_apart() -> None:
     rows = equivariance_error(Branches(), 8, layer="after").rows
     assert len(rows) == 7
     assert max(row.error for row in rows) <= ROUNDING
-    assert min(row.error for row in equivariance_error(Branches(), 8, layer="beside").interpolated) > 1e-3
+    assert min(row.error for row in interpolated(equivariance_error(Branches(), 8, layer="beside"))) > 1e-3
 
 
 def test_functions_that_change_the_size_keep_the_centre() -> None:

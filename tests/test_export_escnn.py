@@ -84,14 +84,6 @@ def fourier(space: GSpace2D, **arguments: object) -> enn.FourierPointwise:
     return enn.FourierPointwise(space, 2, **{**options, **arguments})
 
 
-def induced() -> FieldType:
-    """From rotations to rotations and reflections."""
-    group, subgroup = O2.fibergroup, (None, -1)
-    rotations, *_ = group.subgroup(subgroup)
-    fields = [group.induced_representation(subgroup, rotations.irrep(number)) for number in (1, 2)]
-    return FieldType(O2, [fields[1], fields[0], fields[1], fields[1]])
-
-
 def gated() -> enn.GatedNonLinearity1:
     """Gates each before its field, and last those of the last two."""
     trivial, (first, *more, one, other) = IRREPS.gspace.trivial_repr, IRREPS.representations
@@ -101,17 +93,13 @@ def gated() -> enn.GatedNonLinearity1:
     return enn.GatedNonLinearity1(FieldType(IRREPS.gspace, representations), labels)
 
 
-def with_gates(fields: FieldType) -> enn.GatedNonLinearity2:
-    return enn.GatedNonLinearity2((FieldType(fields.gspace, [fields.gspace.trivial_repr] * len(fields)), fields))
-
-
-def two_inputs(fields: FieldType) -> enn.MultipleModule:
-    """Gates between the fields that they are for, beside another field, behind a module that hands them out."""
+def branches(fields: FieldType) -> enn.MultipleModule:
+    """Norms of fields and an ELU of trivial ones that stand between them."""
     trivial = fields.gspace.trivial_repr
     between = [field for value in fields.representations for field in (value, trivial)]
-    branches = [(enn.ELU(FieldType(fields.gspace, [trivial])), "other"), (with_gates(fields), ["gates", "fields"])]
-    labels = ["fields", "gates"] * len(fields) + ["other"]
-    return enn.MultipleModule(FieldType(fields.gspace, [*between, trivial]), labels, branches)
+    elu = enn.ELU(FieldType(fields.gspace, [trivial] * len(fields)))
+    parts = [(elu, "trivial"), (enn.NormNonLinearity(fields), "fields")]
+    return enn.MultipleModule(FieldType(fields.gspace, between), ["fields", "trivial"] * len(fields), parts)
 
 
 def uniform(space: GSpace2D) -> enn.GatedNonLinearityUniform:
@@ -151,10 +139,8 @@ MODULES: dict[str, Callable[[], EquivariantModule]] = {
     "reshuffling": lambda: enn.ReshuffleModule(MIXED, [2, 0, *range(3, len(MIXED)), 1]),
     "norm relu": lambda: enn.NormNonLinearity(IRREPS),
     "norm softplus, no bias": lambda: enn.NormNonLinearity(IRREPS, "n_softplus", bias=False),
-    "squash": lambda: enn.NormNonLinearity(IRREPS, "squash", bias=False),
     "gates in any order": gated,
-    "gates apart": lambda: two_inputs(vectors(SO2)),
-    "gates apart, D4": lambda: two_inputs(mixed(D4)),
+    "branches": lambda: branches(vectors(SO2)),
     "gates inside": lambda: uniform(SO2),
     "pointwise elu": lambda: enn.PointwiseNonLinearity(regular(D4), "p_elu"),
     "pointwise tanh": lambda: enn.PointwiseNonLinearity(FieldType(SO2, [SO2.trivial_repr] * 3), "p_tanh"),
@@ -165,13 +151,6 @@ MODULES: dict[str, Callable[[], EquivariantModule]] = {
     "Fourier on a quotient": lambda: enn.QuotientFourierELU(
         O2, (0.0, 1), 3, O2.fibergroup.bl_irreps(2), type="regular", N=8
     ),
-    "concatenated": lambda: enn.ConcatenatedNonLinearity(FieldType(C8, [C8.regular_repr, C8.trivial_repr])),
-    "vector field": lambda: enn.VectorFieldNonLinearity(regular(C8)),
-    "induced norms": lambda: enn.InducedNormNonLinearity(induced()),
-    "induced norms squashed": lambda: enn.InducedNormNonLinearity(induced(), "squash", bias=False),
-    "induced norm pooling": lambda: enn.InducedNormPool(induced()),
-    "induced batch norm": lambda: enn.InducedNormBatchNorm(induced()),
-    "norm max pool, stride": lambda: enn.NormMaxPool(vectors(O2), 3, stride=2, padding=1),
     "any batch norm, not affine": lambda: enn.GNormBatchNorm(mixed(D4, again=0), affine=False),
     "independent batch norm, not affine": lambda: enn.IIDBatchNorm2d(mixed(D4), affine=False),
 }  # fmt: skip
@@ -179,7 +158,6 @@ for _name, _space in SPACES.items():
     MODULES[f"any batch norm, {_name}"] = lambda space=_space: enn.GNormBatchNorm(mixed(space, again=0))
     MODULES[f"independent batch norm, {_name}"] = lambda space=_space: enn.IIDBatchNorm2d(mixed(space))
     MODULES[f"norm batch norm, {_name}"] = lambda space=_space: enn.NormBatchNorm(vectors(space))
-    MODULES[f"norm max pool, {_name}"] = lambda space=_space: enn.NormMaxPool(mixed(space), 2)
 GEOMETRIES: dict[str, dict[str, object]] = {
     "replicate": {"padding": (1, 3), "padding_mode": "replicate"},
     "circular, even": {"kernel_size": 4, "padding": (2, 1), "padding_mode": "circular"},
@@ -191,7 +169,7 @@ for _name, _options in GEOMETRIES.items():
         C4, C4, **options
     )
 # escnn makes float32 of any dtype in these, or takes no other.
-IN_SINGLE = ("group pooling", "norm pooling", "gates", "concatenated", "vector", "induced norm p", "norm max pool")
+IN_SINGLE = ("group pooling", "norm pooling", "gates", "branches")
 
 # escnn's einsum of two regular fields in a row fails in GNormBatchNorm, and its concatenation leaves a file open.
 pytestmark = [
@@ -223,14 +201,6 @@ def test_module_is_exported_with_its_precision_and_in_memory_of_its_own(name: st
         assert relative_error(found, expected) <= ROUNDING
 
 
-def test_gates_in_two_tensors_are_taken_from_two_tensors() -> None:
-    module = with_gates(vectors(SO2))
-    exported = export_network(module)
-    parts = [small.random_input(fields, 7, 7, dtype=torch.float32) for fields in module.in_type]
-    expected = module(*(fields(part) for fields, part in zip(module.in_type, parts, strict=True))).tensor
-    assert relative_error(exported(*parts).detach(), expected.detach()) <= SINGLE
-
-
 @pytest.mark.parametrize("name", ["norm softplus, no bias", "norm relu", "norm pooling"])
 def test_norms_have_finite_gradients_at_zero(name: str) -> None:
     exported = export_network(settled(MODULES[name]()))
@@ -252,8 +222,7 @@ class Flattened(nn.Module):
 
 
 # One of each plain module.
-FOR_ONNX = ["Fourier elu", "concatenated", "vector field", "gates apart", "norm max pool, D4", "any batch norm, D4"]
-FOR_ONNX += ["group pooling"]
+FOR_ONNX = ["Fourier elu", "gates inside", "branches", "group pooling", "norm pooling", "mask", "any batch norm, D4"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv, frequency_penalty, parameter_groups
 from escnn_relaxed.baselines import PartialR2Conv
 from escnn_relaxed.learning import share_domain_frequency
-from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
+from escnn_relaxed.network.relaxed_layers import relaxed_layers
 
 FIELDS = small.field_type("C4", "regular")
 BOTH = {"rotation": 0.2, "translation": (0.1, 0.3)}
@@ -30,7 +30,7 @@ def learning(*starts: dict[str, object]) -> nn.Module:
 
 
 def layers_of(network: nn.Module) -> list[RelaxedR2Conv]:
-    return [layer for _, layer in named_relaxed_layers(network)]
+    return [layer for layer in relaxed_layers(network).values()]
 
 
 def frequencies_of(network: nn.Module) -> list[nn.Parameter]:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, export_network
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv
 from escnn_relaxed.models import RelaxedResNet
-from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
+from escnn_relaxed.network.relaxed_layers import relaxed_layers
 
 # The paper's table of parameter counts, whatever the number of rotations: of CIFAR-10; of CIFAR-100 5,850 more.
 PUBLISHED = {
@@ -68,7 +68,7 @@ def images(side: int = 28, batch: int = 1) -> Tensor:
 
 def by_hand(network: RelaxedResNet, features: Tensor, order: int, has_first_shortcut: bool) -> Tensor:
     """The paper's architecture (appendix "Network architecture") in plain functions, with the banks of the layers."""
-    banks = [layer.filter_bank() for _, layer in named_relaxed_layers(network)]
+    banks = [layer.filter_bank() for layer in relaxed_layers(network).values()]
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm3d)]
 
     def normalized(values: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ FOURIER = ContinuousKernel()
 
 def wide(network: nn.Module) -> list[nn.Module]:
     """The convolutions but shortcuts."""
-    return [layer for _, layer in named_relaxed_layers(network) if layer.kernel_size > 1]
+    return [layer for layer in relaxed_layers(network).values() if layer.kernel_size > 1]
 
 
 STRICT = [{"relax": None}, {"relax": None, "kernel": FOURIER}, {"relax": {"rotation": 0.0}}]

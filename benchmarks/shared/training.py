@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from escnn_relaxed import SoftnessEvidence
-from escnn_relaxed.network.relaxed_layers import named_relaxed_layers
+from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
 
 # Inputs and targets, for instance images (n, channels, H, W) and classes (n,).
 Split = tuple[Tensor, Tensor]
@@ -48,5 +48,5 @@ def update(evidence: SoftnessEvidence, split: Split) -> None:
 
 def softness_of(network: nn.Module) -> dict[str, list[float]]:
     """Return the softness of each soft layer, nothing of a network that has none."""
-    softness = [layer.softness().item() for _, layer in named_relaxed_layers(network)]
+    softness = [layer.softness().item() for layer in network.modules() if isinstance(layer, RelaxedLayer)]
     return {"softness": softness} if softness else {}

@@ -20,7 +20,7 @@ from benchmarks.symmetry.tasks import TASKS, Cell, Task
 from benchmarks.symmetry.training import Fit, Rule, fit
 from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
-from escnn_relaxed.baselines import free_weight_penalty
+from escnn_relaxed.baselines import ResidualR2Conv
 
 # The seed of the trials by which rates and settings are chosen, which no run of a table has.
 CHOOSING_SEED = 100
@@ -64,8 +64,10 @@ def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place
         return moved[:, : inputs.shape[1]], moved[:, inputs.shape[1] :]
 
     def prior() -> Tensor:
+        layers = [module for module in network.modules() if isinstance(module, ResidualR2Conv)]
+        squares = torch.stack([layer.kernel.free_weight.square().sum() for layer in layers]).sum()
         # The loss is the mean of an image, and so is the prior's part of it.
-        return free_weight_penalty(network, setting.deviation) / cell.images
+        return squares / (2 * setting.deviation**2) / cell.images
 
     rule = rule.with_copies() if way.is_turned else rule
     penalty = None if setting.deviation is None else prior

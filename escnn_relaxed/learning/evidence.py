@@ -14,14 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..checks import check_integer, check_mapping, check_not_negative, check_positive
-from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
-from ..network.relaxed_layers import copy_network, count_inputs, first_input, in_eval_mode, input_chunks, relaxed_layers
+from ..checks import check_integer, check_mapping, check_not_negative
+from ..network.relaxed_layers import count_inputs, first_input, in_eval_mode, input_chunks, relaxed_layers
 from ..torch_modes import full_precision
 from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import Likelihood
-from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point, posterior, posterior_draws
-from .soft_gradients import gradients, joined_over_processes, multiply, output_of, soft_groups, taken
+from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point
+from .soft_gradients import SoftGroup, gradients, joined_over_processes, multiply, output_of, soft_groups, taken
 
 # The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
 _STEEPEST = 10.0
@@ -49,8 +48,8 @@ class SoftnessEvidence:
         H = Fisher matrix of all observations over α       Σ = (H + diag δ)⁻¹
         γ = n − δ tr Σ                                     δ ← (γ + n₀) / (‖α‖² + n₀σ₀²)
 
-    The data determine γ of the n weights. Where they say nothing, as where few images are fitted perfectly, δ stays at
-    1/σ₀². Do not update before the third epoch, since updates take away softness that comes late.
+    n₀ is 1 and σ₀ is 0.5. The data determine γ of the n weights. Where they say nothing, as where few images are fitted
+    perfectly, δ stays at 1/σ₀² = 4. Do not update before the third epoch: updates take away softness that comes late.
 
     The loss is the mean of torch's ``cross_entropy``, ``binary_cross_entropy_with_logits`` or ``mse_loss`` over all
     outputs. Outputs of a regression count less where the residuals of an input go together, as of neighbouring pixels.
@@ -63,8 +62,6 @@ class SoftnessEvidence:
         likelihood: ``"categorical"`` for logits (batch, classes, …), ``"binary"`` for logits of any shape, or
             ``"gaussian"`` for a regression.
         seed: of the draws from the prediction.
-        prior_weights: n₀, how many weights the prior of δ counts for; 0 is MacKay's update, whose δ grows to its bound.
-        prior_deviation: σ₀ of a weight where the data say nothing. A weight of 1 changes a kernel by about a fifth.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -82,57 +79,33 @@ class SoftnessEvidence:
         >>> images, labels = torch.randn(100, 1, 5, 5), torch.randint(0, 2, (100, 1, 1))
         >>> evidence.update(image(images))
         >>> loss = cross_entropy(layer(image(images)).tensor, labels) + evidence.penalty()
-        >>> evidence.decay(
-        ...     learning_rate=0.01
-        ... )  # or this beside each step, and no penalty in the loss
-        >>> [
-        ...     (row.subgroup, row.weights, 0 <= row.gamma_per_weight <= 1)
-        ...     for row in evidence.table()
-        ... ]
-        [('rotation', 4, True)]
+        >>> evidence.decay(0.01)  # beside each step, in place of the penalty in the loss
+        >>> [(row.subgroup, row.weights) for row in evidence.table()]
+        [('rotation', 4)]
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        observations: int,
-        likelihood: str = "categorical",
-        seed: int = 0,
-        *,
-        prior_weights: float = 1.0,
-        prior_deviation: float = 0.5,
-    ) -> None:
+    def __init__(self, network: nn.Module, observations: int, likelihood: str = "categorical", seed: int = 0) -> None:
         is_wrapped = isinstance(network, DistributedDataParallel)
         self.network: nn.Module = network.module if is_wrapped else network  # type: ignore[assignment]
         relaxed_layers(self.network)
         self.observations = check_integer("observations", observations, 1)
-        self._likelihood = Likelihood(likelihood)
+        self.likelihood, self._likelihood = likelihood, Likelihood(likelihood)
         self._generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
-        self._prior_weights = check_not_negative("prior_weights", prior_weights)
-        self._prior_deviation = check_positive("prior_deviation", prior_deviation)
         self._learned: dict[str, Learned] = {}
         self._factors = torch.zeros(0)  # of each α² in the penalty
         self._collect()
         if not self._groups:
             raise ValueError("network has no soft weights that learn: its layers are strict, hardened or frozen")
 
-    @property
-    def likelihood(self) -> str:
-        """The name of the likelihood."""
-        return self._likelihood.name
-
     def penalty(self) -> Tensor:
         """Return Σ δ‖α‖² / 2N in the units of the loss; 0 before the first update.
 
         Nothing waits for a device. δ beyond 10 N counts as 10 N, so that SGD is stable at rates up to 0.2.
         """
-        if not self._is_current():
-            self._collect()  # load_state_dict(…, assign=True), for one, puts other parameters in their places
-        if not self._groups:
+        if not self._current_groups():
             return torch.zeros(())
         alpha = self._weights()
-        self._factors = self._factors.to(alpha)
-        return (self._factors * alpha.square()).sum()
+        return (self._factors_beside(alpha).to(alpha) * alpha.square()).sum()
 
     @torch.no_grad()
     def decay(self, learning_rate: float) -> None:
@@ -151,13 +124,9 @@ class SoftnessEvidence:
             ValueError: for a number below 0.
         """
         rate = check_not_negative("learning_rate", learning_rate)
-        if not self._is_current():
-            self._collect()
-        if self._groups:
-            # Once, so that later steps wait for no copy.
-            like = next(iter(self._parameters.values()))
-            self._factors = self._factors.to(like.device, torch.promote_types(like.dtype, torch.float32))
-            multiply(self._groups, (1 - 2 * rate * self._factors).clamp_min(0))
+        if self._current_groups():
+            factors = self._factors_beside(next(iter(self._parameters.values())))
+            multiply(self._groups, (1 - 2 * rate * factors).clamp_min(0))
 
     def update(self, inputs: Any, targets: Tensor | None = None) -> None:
         """Learn δ anew from some inputs of the training data; 128 are enough.
@@ -187,7 +156,7 @@ class SoftnessEvidence:
         squares = [float(part.square().sum()) for part in self._weights().detach().cpu().double().split(sizes)]
         parts = zip(self._present(), squares, rows.split(sizes, 1), strict=True)
         found = [replace(known, square=square, rows=columns) for known, square, columns in parts]
-        learned = fixed_point(found, self._prior_weights, self._prior_deviation)
+        learned = fixed_point(found)
         self._learned |= {group.key: of for group, of in zip(self._groups, learned, strict=True)}
         self._likelihood = likelihood
         self._set_factors()
@@ -202,59 +171,6 @@ class SoftnessEvidence:
             numbers = group.size, learned.determined, softness, learned.precision
             rows.append(EvidenceRow(group.layer, group.weights.name, *numbers))
         return EvidenceTable(tuple(rows))
-
-    @torch.no_grad()
-    def log_evidence(self, inputs: Any, targets: Tensor) -> float:
-        """Return Laplace's estimate of log p(data), all weights but α at their values, with δ of the last update.
-
-        Of networks of D4 and C4, for instance, that of higher evidence fits the data with the softness that it needs.
-
-        Args:
-            inputs: of the training data; all of them, or some of which the mean stands for all.
-            targets: theirs.
-
-        Raises:
-            RuntimeError: before the first update.
-        """
-        self._check_updated("log_evidence")
-        mean = float(joined_over_processes(self._losses(inputs, targets)).mean())
-        # Outputs count in full: the weight of a network whose errors go together is small, and would favour it.
-        weight = self._likelihood.weight
-        return -self.observations * mean / weight - posterior(self._present(), 1 / weight)[1]
-
-    @torch.no_grad()
-    def symmetry_profile(self, draws: int = 100) -> SymmetryProfile:
-        """Return how far each element of the group moves the kernels, with the error that the data leave.
-
-        It is :func:`~escnn_relaxed.measure.symmetry_profile`, beside whose ‖hK − K‖ / ‖K‖ stands the root mean square
-        by which it changes over draws of the soft weights from their posterior N(α, Σ). An element whose error is no
-        more than a few of these may be kept. Weights of the strict part stay as they are.
-
-        Args:
-            draws: their number.
-
-        Raises:
-            RuntimeError: before the first update.
-            ValueError: where no layer has a group with more than the identity.
-        """
-        self._collect()
-        self._check_updated("symmetry_profile")
-        draws = check_integer("draws", draws, 1)
-        if not self._groups:
-            return symmetry_profile(self.network)  # nothing is soft, so that nothing is open
-        profile, drawn = symmetry_profile(self.network), copy_network(self.network)
-        entries = [entry for group in soft_groups(drawn) for entry in group.weights.entries]
-        start = [parameter.view(-1)[places] for parameter, places in entries]
-        errors = torch.tensor([row.error for row in profile.rows], dtype=torch.float64)
-        squares = torch.zeros_like(errors)
-        for change in posterior_draws(self._present(), draws, self._generator):
-            parts = change.split([len(values) for values in start])
-            for (parameter, places), values, part in zip(entries, start, parts, strict=True):
-                parameter.view(-1)[places] = values + part.to(values)
-            squares += (errors.new_tensor([row.error for row in symmetry_profile(drawn).rows]) - errors).square()
-        deviations = (squares / draws).sqrt().tolist()
-        rows = (replace(row, deviation=each) for row, each in zip(profile.rows, deviations, strict=True))
-        return replace(profile, rows=tuple(rows))
 
     @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
@@ -291,8 +207,9 @@ class SoftnessEvidence:
             ([True], ('rotation',))
         """
         self._collect()
-        self._check_updated("harden")
-        losses = partial(self._losses, inputs, targets)
+        if any(learned.rows is None for learned in self._present()):
+            raise RuntimeError("harden needs what an update learns: call update(inputs) before")
+        losses = partial(self._losses, inputs, targets, self._likelihood)
         report = harden_by_trials(self.network, self._learned, losses, self.observations)
         self._collect()
         return report
@@ -335,12 +252,15 @@ class SoftnessEvidence:
         self._learned = {group.key: Learned() for group in self._groups} | self._learned
         self._set_factors()
 
-    def _is_current(self) -> bool:
-        """Whether the network still has the parameters that were found, and no others in their places."""
+    def _current_groups(self) -> list[SoftGroup]:
+        """Return the groups of the parameters that the network has now."""
         try:
-            return all(attrgetter(name)(self.network) is of for name, of in self._parameters.items())
+            is_current = all(attrgetter(name)(self.network) is of for name, of in self._parameters.items())
         except AttributeError:
-            return False
+            is_current = False
+        if not is_current:
+            self._collect()  # load_state_dict(…, assign=True), for one, puts other parameters in their places
+        return self._groups
 
     def _present(self) -> list[Learned]:
         """Return what is known of the groups that are soft."""
@@ -352,6 +272,12 @@ class SoftnessEvidence:
         sizes = torch.tensor([group.size for group in self._groups], dtype=torch.long, device="cpu")
         factors = delta * self._likelihood.unit / (2 * self.observations)
         self._factors = factors.clamp_max(_STEEPEST / 2).repeat_interleave(sizes)
+
+    def _factors_beside(self, weights: Tensor) -> Tensor:
+        """Return the factor of each α² in the penalty, in single precision where the weights have less."""
+        # Once, so that later steps wait for no copy.
+        self._factors = self._factors.to(weights.device, torch.promote_types(weights.dtype, torch.float32))
+        return self._factors
 
     def _weights(self) -> Tensor:
         """Return α of all groups, one after the other."""
@@ -381,17 +307,13 @@ class SoftnessEvidence:
             rows.append(taken(self._groups, values).detach().cpu().double())
         return fisher_rows(joined_over_processes(torch.cat(rows)), self.observations)
 
-    def _losses(self, inputs: Any, targets: Tensor, likelihood: Likelihood | None = None) -> Tensor:
+    def _losses(self, inputs: Any, targets: Tensor, likelihood: Likelihood) -> Tensor:
         """Return the negative log likelihood of each input, (batch,)."""
         count = count_inputs(inputs)
         if len(targets) != count:
             raise ValueError(f"targets must be as many as inputs (={count}), got {len(targets)}")
-        likelihood, found = likelihood or self._likelihood, []
+        found = []
         with in_eval_mode(self.network):
             for arguments, wanted in zip(input_chunks(inputs, _LARGE_CHUNK), targets.split(_LARGE_CHUNK), strict=True):
                 found.append(likelihood.losses(output_of(self.network, arguments), wanted).double())
         return torch.cat(found)
-
-    def _check_updated(self, name: str) -> None:
-        if any(learned.rows is None for learned in self._present()):
-            raise RuntimeError(f"{name} needs what an update learns: call update(inputs) before")

@@ -83,14 +83,7 @@ class HardeningReport(tuple[HardeningTrial, ...], Report):
 def harden_by_trials(
     network: nn.Module, learned: Mapping[str, Learned], losses: Callable[[], Tensor], observations: int
 ) -> HardeningReport:
-    """Make strict in place what the data do not need; see :meth:`SoftnessEvidence.harden`.
-
-    Args:
-        network: any module.
-        learned: what the last update found of each group, by its key.
-        losses: gives the negative log likelihood of each input.
-        observations: N.
-    """
+    """Make strict in place what the data, N observations, do not need; ``losses`` are those of each input."""
     layers, trials, before = relaxed_layers(network), list[HardeningTrial](), losses()
 
     def attempt(subgroups: frozenset[str], groups: Sequence[SoftGroup], before: Tensor) -> Tensor:

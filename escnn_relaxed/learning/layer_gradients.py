@@ -33,14 +33,7 @@ class LayerCall(NamedTuple):
 
 
 def layer_gradients(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
-    """Return the gradients of a layer's parameters for each input, (count, …), without those that the layer ignores.
-
-    Args:
-        call: the layer, and the features of all inputs, each of one or more images.
-        slope: the gradient of the layer's output.
-        own: the parameters by their names in the layer.
-        count: number of inputs.
-    """
+    """Return the gradient for each input, (count, …), of each of a layer's own parameters that it does not ignore."""
     if any(map(has_hooks, call.layer.modules())):
         # Tensors of a map must not get into the hands of users.
         return _one_by_one(call, slope, own, count)

@@ -1,25 +1,23 @@
-"""Callbacks for Lightning (the extra ``lightning``): softness that is learned or logged.
+"""A callback for Lightning (the extra ``lightning``): softness that is learned.
 
-The first adds the gradient of its penalty right before the optimiser's step, where gradients are accumulated,
+It adds the gradient of its penalty right before the optimiser's step, where gradients are accumulated,
 unscaled and reduced over processes; the loss that the module logs is its own. One optimiser only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..checks import check_bool, check_choice, check_integer, check_not_negative, check_positive
-from ..measure.summary import relaxation_scalars
+from ..checks import check_bool, check_choice, check_integer
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
 from .likelihoods import LIKELIHOODS
 
-__all__ = ["LearnSoftness", "LogRelaxation"]
+__all__ = ["LearnSoftness"]
 
 
 class LearnSoftness(Callback):
@@ -34,8 +32,6 @@ class LearnSoftness(Callback):
         likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``, as of :class:`~escnn_relaxed.SoftnessEvidence`.
         first_epoch: number of the epoch after which the first update is, counted from 0.
         inputs: number of images of an update.
-        prior_weights: n₀ of :class:`~escnn_relaxed.SoftnessEvidence`.
-        prior_deviation: its σ₀.
         decoupled: whether soft weights shrink by :meth:`~escnn_relaxed.SoftnessEvidence.decay`, for few images, and not
             by the penalty.
 
@@ -58,8 +54,6 @@ class LearnSoftness(Callback):
         first_epoch: int = 2,
         inputs: int = 128,
         *,
-        prior_weights: float = 1.0,
-        prior_deviation: float = 0.5,
         decoupled: bool = False,
     ) -> None:
         super().__init__()
@@ -67,12 +61,6 @@ class LearnSoftness(Callback):
         self._likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)
         self._first_epoch = check_integer("first_epoch", first_epoch, 0)
         self._wanted = check_integer("inputs", inputs, FEWEST_INPUTS)
-        self._new_evidence = partial(
-            SoftnessEvidence,
-            likelihood=likelihood,
-            prior_weights=check_not_negative("prior_weights", prior_weights),
-            prior_deviation=check_positive("prior_deviation", prior_deviation),
-        )
         self._restored: dict[str, Any] = {}
         # Images of this epoch, also those before a run was resumed inside it.
         self._count = 0
@@ -88,7 +76,7 @@ class LearnSoftness(Callback):
             likelihood = state.pop("likelihood")
             if likelihood != self._likelihood:
                 raise ValueError(f"likelihood must be {likelihood!r}, as in the checkpoint, got {self._likelihood!r}")
-            self.evidence = self._new_evidence(pl_module, state.pop("observations"))
+            self.evidence = SoftnessEvidence(pl_module, state.pop("observations"), likelihood)
             self.evidence.load_state_dict(state)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -111,7 +99,7 @@ class LearnSoftness(Callback):
         if not self._batches:
             return  # a run that was resumed after the last batch
         if self.evidence is None:
-            self.evidence = self._new_evidence(pl_module, self._count * trainer.world_size)
+            self.evidence = SoftnessEvidence(pl_module, self._count * trainer.world_size, self._likelihood)
         inputs = [torch.cat(parts)[: self._wanted] for parts in zip(*self._batches, strict=False)]
         # Fewer may be left of an epoch inside which a run was resumed.
         is_enough = len(inputs[0]) >= min(FEWEST_INPUTS, self._count)
@@ -142,65 +130,6 @@ class LearnSoftness(Callback):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Keep the state of a checkpoint for the start of training."""
         self._restored = dict(state_dict)
-
-
-class LogRelaxation(Callback):
-    """Logs ω′, softness and measured equivariance error of each layer, at the start and after each epoch.
-
-    The tags are those of :func:`~escnn_relaxed.measure.relaxation_scalars`; they go to the trainer's logger,
-    TensorBoard's for instance, and to its ``callback_metrics``, for early stopping and checkpoints. Nothing in the
-    module changes.
-
-    Args:
-        measure: whether to measure the error, on 32 images of the first training batch: its first floating-point
-            tensor (batch, C, H, W), which the module's ``forward`` has to take. Without such a tensor it is not logged.
-
-    Attributes:
-        history: tag → a pair (step, value) for each time, for ``escnn_relaxed.plots.plot_domain_frequency``.
-
-    Example:
-        >>> from lightning.pytorch import Trainer
-        >>> trainer = Trainer(callbacks=[LogRelaxation()], logger=False, accelerator="cpu")
-    """
-
-    def __init__(self, measure: bool = True) -> None:
-        super().__init__()
-        self._measure = measure
-        self._has_started = False
-        self._images: Tensor | None = None
-        self.history: dict[str, list[tuple[int, float]]] = {}
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Take images from the first batch, and log ω′, softness and error at the start."""
-        if self._has_started:
-            return
-        self._has_started = True
-        if self._measure:
-            self._images = next((tensor[:32] for tensor in _tensors(batch) if _is_image(tensor)), None)
-        if not self.history:
-            scalars = self._record(trainer, pl_module)
-            for logger in trainer.loggers:
-                logger.log_metrics(scalars, trainer.global_step)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the present ω′, softness and error."""
-        if self._has_started:
-            pl_module.log_dict(self._record(trainer, pl_module))
-
-    def _record(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
-        """Take the numbers of now, keep them, and return them."""
-        scalars = relaxation_scalars(pl_module, self._images)
-        for tag, value in scalars.items():
-            self.history.setdefault(tag, []).append((trainer.global_step, value))
-        return scalars
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the history, for checkpoints."""
-        return {"history": self.history}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue the history of a checkpoint."""
-        self.history = state_dict["history"]
 
 
 def _is_image(tensor: Tensor) -> bool:

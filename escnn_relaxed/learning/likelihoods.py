@@ -17,22 +17,13 @@ LIKELIHOODS = "categorical", "binary", "gaussian"
 
 
 class Likelihood:
-    """One of the likelihoods that torch's losses are of.
-
-    Args:
-        name: ``"categorical"``, ``"binary"`` or ``"gaussian"``.
-
-    Attributes:
-        noise: the variance of a Gaussian.
-        weight: how much each output counts: below 1 where the errors of an input's outputs go together.
-        outputs: over how many outputs of an input the loss is a mean, by the last output.
-    """
+    """One of the likelihoods that torch's losses are of."""
 
     def __init__(self, name: str) -> None:
         self.name = check_choice("likelihood", name, LIKELIHOODS)
-        self.noise = _UNIT_NOISE
-        self.weight = 1.0
-        self.outputs = 1
+        self.noise = _UNIT_NOISE  # the variance of a Gaussian
+        self.weight = 1.0  # of each output: below 1 where the errors of an input's outputs go together
+        self.outputs = 1  # over how many of an input the loss is a mean, by the last output
 
     @property
     def unit(self) -> float:
@@ -63,15 +54,12 @@ class Likelihood:
         return self.weight * each.reshape(len(each), -1).sum(1)
 
     def direction(self, output: Tensor, generator: torch.Generator, targets: Tensor | None = None) -> Tensor:
-        """Return random numbers in the shape of the output, whose covariance is its Fisher matrix at weight 1.
-
-        The gradient of the loss with a drawn label has this covariance, too, but of a sure network it is nearly 0 in
-        most draws. These numbers have their usual size in every draw. Given targets of a Gaussian, return the gradient
-        of its log likelihood.
-        """
+        """Return numbers like the output, drawn with its Fisher matrix at weight 1; of targets the Gaussian's slope."""
         self._check(output)
         if targets is not None:
             return (targets - output) / self.noise
+        # The slope of the loss at a drawn label has this covariance, too, but of a sure network it is nearly 0 in most
+        # draws. These numbers have their usual size in every draw.
         signs = torch.randint(2, output.shape, generator=generator, device="cpu").to(output) * 2 - 1
         if self.name == "gaussian":
             return signs / self.noise**0.5
@@ -82,13 +70,8 @@ class Likelihood:
         return roots - chances * roots.sum(1, keepdim=True)
 
     def weighted(self, rows: Tensor, residual_rows: Tensor) -> Tensor:
-        """Find what an output weighs, and return the rows of H with that weight.
-
-        Args:
-            rows: G with GᵀG = H at weight 1.
-            residual_rows: the same of the residuals. Where those of an input go together, as of neighbouring pixels,
-                its gradients are larger than H says.
-        """
+        """Find what an output weighs, and return the rows of H, given at weight 1, with that weight."""
+        # Where residuals of an input go together, as of neighbouring pixels, its gradients are larger than H says.
         expected, found = float(rows.square().sum()), float(residual_rows.square().sum())
         self.weight = expected / found if found > expected > 0 else 1.0
         return rows * self.weight**0.5

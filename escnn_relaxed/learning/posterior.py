@@ -1,27 +1,23 @@
-"""The posterior of soft weights, and the table of what the data determine of them.
-
-H = GᵀG is its Fisher matrix, and each group of weights has a prior of precision δ.
-"""
+"""The posterior of soft weights, of Fisher matrix H = GᵀG and priors of precision δ, and what the data determine."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..measure.reports import Report, plain_table
 
-# Bounds of δ. A weight of 1 modulates a kernel by about a fifth: below the first a prior asks for nothing, and beyond
-# the second it leaves a softness below 1e-7.
-LEAST_PRECISION, MOST_PRECISION = 1e-2, 1e6
+# The prior of each δ is a gamma distribution, as if n₀ more weights of size σ₀ had been seen. A weight of 1 changes a
+# kernel by about a fifth.
+PRIOR_WEIGHTS, PRIOR_DEVIATION = 1.0, 0.5
+# Below this δ a prior of α asks for nothing.
+LEAST_PRECISION = 1e-2
 # Steps of the fixed point in an update. More would follow weights that are still on their way.
 _STEPS = 3
-# ‖α‖² below this is 0.
-_NOTHING = 1e-300
 
 
 @dataclass(frozen=True)
@@ -42,49 +38,23 @@ def fisher_rows(gradients: Tensor, observations: int) -> Tensor:
     return torch.linalg.qr(rows, mode="r")[1] if len(rows) > rows.shape[1] else rows
 
 
-def fixed_point(groups: Sequence[Learned], prior_weights: float, prior_deviation: float) -> list[Learned]:
-    """Return groups with the δ and γ of some steps of the fixed point, from the δ that they have.
-
-    Args:
-        groups: those of all weights that are soft.
-        prior_weights: n₀. The prior of each δ is a gamma distribution, as if so many more weights had been seen.
-        prior_deviation: σ₀, their size.
-    """
+def fixed_point(groups: Sequence[Learned]) -> list[Learned]:
+    """Return all groups that are soft with the δ and γ of some steps of the fixed point, from the δ that they have."""
     groups = [replace(group, precision=max(group.precision, LEAST_PRECISION)) for group in groups]
     for _ in range(_STEPS):
         found = []
         for gamma, group in zip(posterior(groups)[0], groups, strict=True):
-            ratio = (gamma + prior_weights) / max(group.square + prior_weights * prior_deviation**2, _NOTHING)
-            found.append(replace(group, precision=min(max(ratio, LEAST_PRECISION), MOST_PRECISION)))
+            ratio = (gamma + PRIOR_WEIGHTS) / (group.square + PRIOR_WEIGHTS * PRIOR_DEVIATION**2)
+            found.append(replace(group, precision=max(ratio, LEAST_PRECISION)))
         groups = found
     return [replace(group, determined=g) for group, g in zip(groups, posterior(groups)[0], strict=True)]
 
 
-def posterior_draws(groups: Sequence[Learned], count: int, generator: torch.Generator) -> Tensor:
-    """Return draws from N(0, Σ), (count, weights), by which the weights of all groups may differ from what they are."""
-    floats: dict[str, Any] = {"dtype": torch.float64, "device": "cpu", "generator": generator}
-    known = [(group.rows, group.precision) for group in groups if group.rows is not None]
-    rows = torch.cat([rows for rows, _ in known], 1)
-    deviation = torch.cat([rows.new_full((rows.shape[1],), precision**-0.5) for rows, precision in known])
-    # u of the prior, and data that it and noise of their own make: u less its estimate from them has the covariance Σ
-    # (Bhattacharya et al. 2016), and no matrix of weights × weights is made.
-    from_prior = deviation * torch.randn(count, len(deviation), **floats)
-    data = from_prior @ rows.mT + torch.randn(count, len(rows), **floats)
-    scaled = rows * deviation
-    factor = torch.linalg.cholesky(torch.eye(len(rows), dtype=rows.dtype, device="cpu") + scaled @ scaled.mT)
-    return from_prior - torch.cholesky_solve(data.mT, factor).mT @ (scaled * deviation)
-
-
-def posterior(groups: Sequence[Learned], scale: float = 1.0) -> tuple[list[float], float]:
-    """Return γ of each group, and the Occam factor: by how much the weights lower log p(data), beside the loss.
-
-    Args:
-        groups: those of all weights that are soft.
-        scale: a factor of H.
-    """
+def posterior(groups: Sequence[Learned]) -> tuple[list[float], float]:
+    """Return γ of each of all soft groups, and the Occam factor: by how much they lower log p(data) beside the loss."""
     # Σ = (H + diag δ)⁻¹ is never made. With A = G δ^(−½), δΣ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for every H;
     # and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
-    parts = [group.rows * (scale / group.precision) ** 0.5 for group in groups if group.rows is not None]
+    parts = [group.rows * (1 / group.precision) ** 0.5 for group in groups if group.rows is not None]
     if not parts:
         return [], 0.0
     scaled = torch.cat(parts, 1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS, check_callable, check_integer, check_module, check_positive, check_subgroups
+from ..checks import SUBGROUPS, check_callable, check_integer, check_positive, check_subgroups
 from ..kernel.kernel import joint
 from ..measure.reports import Report
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
@@ -41,13 +41,8 @@ class TrainingTrial:
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
-        verdict = "helps" if self.helps else "not needed"
-        return (
-            self.subgroup,
-            ", ".join(self.hardened) or "–",
-            f"{round(self.rise, 3) + 0.0:.3f} ± {self.error:.3f}",
-            verdict,
-        )
+        found = f"{round(self.rise, 3) + 0.0:.3f} ± {self.error:.3f}"
+        return self.subgroup, ", ".join(self.hardened) or "–", found, "helps" if self.helps else "not needed"
 
 
 @dataclass(frozen=True)
@@ -109,9 +104,6 @@ def which_softness_helps(
         odds: how many times as likely softness must make all held-out inputs together.
         seed: of torch's generator before each training.
 
-    Returns:
-        The comparisons, and the trained copy that is strict in all that needs no softness.
-
     Raises:
         TypeError: for an argument of the wrong type.
         ValueError: for another subgroup, a network that is soft in none, or losses that are not finite.
@@ -136,7 +128,7 @@ def which_softness_helps(
         >>> which_softness_helps(layer, train, losses).helps
         {'rotation': True}
     """
-    layers = relaxed_layers(check_module("network", network)).values()
+    layers = relaxed_layers(network).values()
     soft = joint(*(layer.relaxed_subgroups for layer in layers if not set(SUBGROUPS) <= set(layer.hardened)))
     wanted = check_subgroups(subgroups)
     left = [name for name in soft if name in wanted]

@@ -1,8 +1,4 @@
-"""Measured equivariance for each element, angle and shift: relative errors.
-
-Elements that map pixels to pixels are kept apart from those that interpolate, beside whose error stands what
-interpolation alone costs. Volumes are measured by the same code. Definitions: docs/how-to/measure-and-log.md.
-"""
+"""Measured equivariance for each element, angle and shift: relative errors (docs/how-to/measure-and-log.md)."""
 
 from __future__ import annotations
 
@@ -81,17 +77,6 @@ def equivariance_error(
         >>> report = equivariance_error(layer, 9, shifts=[(0, 2)])
         >>> [(row.name, row.kind, row.error < 1e-12) for row in report.rows[:3]]
         [('rotation 90°', 'exact', True), ('rotation 180°', 'exact', True), ('rotation 270°', 'exact', True)]
-
-        Of volumes:
-
-        >>> from escnn_relaxed import RelaxedR3Conv
-        >>> space = gspaces.rot3dOnR3()
-        >>> vectors = nn.FieldType(space, [space.irrep(1)])
-        >>> upright = RelaxedR3Conv(
-        ...     vectors, vectors, 3, padding=1, keep="SO(2)", initial_softness=0.1
-        ... )
-        >>> [row.name for row in equivariance_error(upright, 5).exact if row.error < 1e-5]
-        ['rotation 180° about z', 'rotation 90° about z', 'rotation 270° about z']
     """
     network = MeasuredNetwork(module, input_size, data, in_type, out_type, (layer,), output)
     with in_eval_mode(module):

@@ -39,7 +39,6 @@ class ModuleOutput:
     grid: PixelGrid | None  # None without the dimensions of the image
     passed: tuple[PixelGrid, ...]  # the grids that modules up to this one have made, in their order
     is_torus: bool  # whether what these modules pad is padded circularly
-    input: GeometricTensor | None  # what the module was called with, where that is one
 
 
 def outputs(
@@ -54,8 +53,7 @@ def outputs(
             picked = _picked(returned, output, name)
             field_type = picked.type if isinstance(picked, GeometricTensor) else None
             grid = grids[_tensor(picked)] if grids.is_map(picked) else None
-            taken = inputs[0] if inputs and isinstance(inputs[0], GeometricTensor) else None
-            found[name] = ModuleOutput(_tensor(picked), field_type, grid, tuple(grids.passed), grids.is_torus, taken)
+            found[name] = ModuleOutput(_tensor(picked), field_type, grid, tuple(grids.passed), grids.is_torus)
 
         return hook
 

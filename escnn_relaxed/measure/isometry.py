@@ -113,10 +113,7 @@ def isometries_of(gspace: GSpace, elements: Sequence[GroupElement] | None) -> li
 def on_fibers(
     features: Tensor, field_type: FieldType, isometry: Isometry, end: str, space: GSpace | None = None
 ) -> Tensor:
-    """Apply ρ(g) to the channels (batch, C, …) of the input or output; g acts on the base space as the isometry.
-
-    For fields without a base space, g acts so on ``space``, the network's gspace.
-    """
+    """Apply ρ(g) to channels (batch, C, …), where g acts on the base space as the isometry; else on ``space``."""
     if isometry.subgroup == "translation" or all(field.is_trivial() for field in field_type.representations):
         return features
     acting = field_type.gspace

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, ClassVar
 
 
 class Report:
-    """Rows, which are dataclasses, and a table as text; ``pandas.DataFrame(report.rows)`` makes a data frame.
-
-    Example:
-        >>> turn = ErrorRow("rotation 90°", "rotation", 1.5708, "exact", 5e-7, 0.0)
-        >>> EquivarianceReport("", (turn,)).to_dict()["rows"][0]["error"]
-        5e-07
-    """
+    """Rows, which are dataclasses, and a table as text; ``pandas.DataFrame(report.rows)`` makes a data frame."""
 
     __slots__ = ()
 
@@ -25,11 +19,6 @@ class Report:
 
     def __str__(self) -> str:
         return plain_table(self._header, [row.cells() for row in self.rows])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as numbers and texts in dicts and lists: ``"rows"``, and what it has beside them."""
-        names: list[str] = [field.name for field in fields(self)] if is_dataclass(self) else []
-        return {**{name: getattr(self, name) for name in names}, "rows": [asdict(row) for row in self.rows]}
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -88,8 +77,8 @@ class EquivarianceReport(Report):
         transformation  kind          error  resampling alone
         rotation 90°    exact         5e-07
         rotation 45°    interpolated  0.15   0.014
-        >>> len(report.exact), len(report.interpolated)
-        (1, 1)
+        >>> [row.name for row in report.exact]
+        ['rotation 90°']
     """
 
     layer: str
@@ -100,11 +89,6 @@ class EquivarianceReport(Report):
     def exact(self) -> tuple[ErrorRow, ...]:
         """The rows in which nothing is interpolated."""
         return tuple(row for row in self.rows if row.kind == "exact")
-
-    @property
-    def interpolated(self) -> tuple[ErrorRow, ...]:
-        """The other rows, strided ones too, to be read beside ``resampling``."""
-        return tuple(row for row in self.rows if row.kind != "exact")
 
 
 def plain_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

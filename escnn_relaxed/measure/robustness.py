@@ -72,20 +72,13 @@ class RobustnessReport(Report):
     images: int
     rows: tuple[RobustnessRow, ...]
 
-    @property
-    def standard_error(self) -> float:
-        """The standard error of the accuracy on images as they are."""
-        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.images)
-
-    @property
-    def subgroups(self) -> dict[str, tuple[RobustnessRow, ...]]:
-        """The rows of each subgroup, where there are some."""
-        rows = {name: tuple(row for row in self.rows if row.subgroup == name) for name in SUBGROUPS}
-        return {name: some for name, some in rows.items() if some}
-
     def __str__(self) -> str:
-        lines = [["as they are", f"{100 * self.accuracy:.1f} ± {100 * self.standard_error:.1f}", "", "", ""]]
-        for name, rows in self.subgroups.items():
+        standard_error = math.sqrt(self.accuracy * (1 - self.accuracy) / self.images)
+        lines = [["as they are", f"{100 * self.accuracy:.1f} ± {100 * standard_error:.1f}", "", "", ""]]
+        for name in SUBGROUPS:
+            rows = [row for row in self.rows if row.subgroup == name]
+            if not rows:
+                continue
             worst = min(rows, key=lambda row: row.accuracy)
             accuracy, agreement = fmean(row.accuracy for row in rows), fmean(row.agreement for row in rows)
             error = math.sqrt(fmean(row.error**2 for row in rows))

@@ -7,29 +7,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from escnn.nn import FieldType, GeometricTensor
+from escnn.nn import FieldType
 from torch import nn
 
-from ..group.elements import elements_on_features
-from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.state_dict import describe_fields
-from ..network.relaxed_layers import frequency_energy, in_eval_mode, relaxed_layers, strict_layers
+from ..network.relaxed_layers import frequency_energy, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
-from .measured_network import Data, MeasuredNetwork, Shifts
+from .measured_network import Data, Shifts
 from .reports import Report, plain_table
 
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One relaxed layer: its fields, softness and measured errors.
+    """One relaxed layer: its fields, its softness and a measured error.
 
     Attributes:
         name: of the module.
         fields: its input and output fields; the table cuts long lists short.
         domain_frequency: ω′ of each subgroup that may be soft.
         softness: s of each of these subgroups, and of all as ``"all"``.
-        own_error: largest exact error of the layer alone, on what reaches it, over the group; None where not measured.
-        error: the same of the network up to this layer.
+        error: largest exact error of the network up to this layer, over the group; None where not measured.
         relaxed_by: what relaxes the layer where that is not ω′, else empty.
         parameters: number of its parameters.
         soft_parameters: number of those that a strict layer does without.
@@ -49,7 +46,6 @@ class LayerSummary:
     fields: str
     domain_frequency: Mapping[str, tuple[float, ...]]
     softness: Mapping[str, float]
-    own_error: float | None = None
     error: float | None = None
     relaxed_by: str = ""
     parameters: int = 0
@@ -119,14 +115,7 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
         0      2 regular -> 2 regular  rotation 0.25  106 (8 soft)  0.001
     """
     layers = relaxed_layers(network)
-    own_errors: dict[str, float | None] = {}
-    errors: dict[str, float] = {}
-    if data is not None:
-        with in_eval_mode(network):
-            found = MeasuredNetwork(network, None, data, in_type, None, list(layers)).whole
-        inputs = {name: each.input for name, each in found.items()}
-        own_errors = {name: _own_error(layers[name], given) for name, given in inputs.items() if given is not None}
-        errors = largest_exact_errors(network, data, list(layers), in_type)
+    errors = {} if data is None else largest_exact_errors(network, data, list(layers), in_type)
     rows = []
     for name, layer in layers.items():
         softness = {subgroup: layer.softness(subgroup).item() for subgroup in layer.relaxed_subgroups}
@@ -136,7 +125,6 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
                 fields=f"{describe_fields(layer.in_type)} -> {describe_fields(layer.out_type)}",
                 domain_frequency={subgroup: tuple(w.tolist()) for subgroup, w in layer.domain_frequency.items()},
                 softness={**softness, "all": layer.softness().item()},
-                own_error=own_errors.get(name),
                 error=errors.get(name),
                 relaxed_by=layer.kernel.relaxed_by,
                 parameters=sum(parameter.numel() for parameter in layer.parameters()),
@@ -190,19 +178,6 @@ def relaxation_scalars(
     return scalars
 
 
-def _own_error(layer: RelaxedLayer, features: GeometricTensor) -> float | None:
-    """Return the largest exact error of a layer on what reaches it, None where it has none."""
-    if layer.space.dimensionality:
-        return largest_exact_errors(layer, features, ("",)).get("")
-    errors = []
-    with in_eval_mode(layer):
-        before = layer(features)
-        for element in elements_on_features(layer.space.fibergroup):
-            expected, found = before.transform_fibers(element).tensor, layer(features.transform_fibers(element)).tensor
-            errors.append(float((found - expected).norm() / expected.norm().clamp_min(torch.finfo(found.dtype).tiny)))
-    return max(errors)
-
-
 # The longest line of the table, so that it fits on a screen, and the longest description of fields in it.
 _WIDTH, _MOST_CHARACTERS = 100, 21
 
@@ -243,6 +218,5 @@ _COLUMNS: dict[str, Callable[[LayerSummary], str]] = {
     "relaxed by": lambda row: row.relaxed_by,
     "parameters": lambda row: f"{row.parameters:,} ({row.soft_parameters:,} soft)" if row.parameters else "",
     "softness s": _softness_text,
-    "own error": lambda row: "" if row.own_error is None else f"{row.own_error:.2g}",
     "error so far": lambda row: "" if row.error is None else f"{row.error:.2g}",
 }

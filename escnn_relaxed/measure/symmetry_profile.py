@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,8 +32,6 @@ class ProfileRow:
         subgroup: ``"rotation"`` or ``"reflection"``.
         angle: in radians.
         error: ‖hK − K‖ / ‖K‖, 0 where the element is kept.
-        deviation: how far the data leave it open, NaN where they were not asked
-            (:meth:`~escnn_relaxed.SoftnessEvidence.symmetry_profile`).
 
     Example:
         >>> row = ProfileRow("conv", "rotation 90°", "rotation", 1.5708, error=0.2)
@@ -47,13 +44,6 @@ class ProfileRow:
     subgroup: str
     angle: float
     error: float
-    deviation: float = math.nan
-
-    def cell(self) -> str:
-        """Return the error as text."""
-        if self.error <= 0 and not self.deviation > 0:
-            return "kept"
-        return f"{self.error:.2g}" if math.isnan(self.deviation) else f"{self.error:.2g} ± {self.deviation:.1g}"
 
 
 @dataclass(frozen=True)
@@ -81,12 +71,6 @@ class SymmetryProfile(Report):
     rows: tuple[ProfileRow, ...]
 
     @property
-    def layers(self) -> dict[str, tuple[ProfileRow, ...]]:
-        """The rows of each layer by its name."""
-        names = dict.fromkeys(row.layer for row in self.rows)
-        return {name: tuple(row for row in self.rows if row.layer == name) for name in names}
-
-    @property
     def network(self) -> tuple[ProfileRow, ...]:
         """Of each element that all layers know the row of the layer that it moves most.
 
@@ -95,7 +79,7 @@ class SymmetryProfile(Report):
         found: dict[str, list[ProfileRow]] = {}
         for row in self.rows:
             found.setdefault(row.name, []).append(row)
-        count = len(self.layers)
+        count = len({row.layer for row in self.rows})
         return tuple(max(rows, key=lambda row: row.error) for rows in found.values() if len(rows) == count)
 
     def kept(self, tolerance: float = 0.0) -> tuple[str, ...]:
@@ -107,7 +91,8 @@ class SymmetryProfile(Report):
         return tuple(row.name for row in self.network if row.error <= tolerance)
 
     def __str__(self) -> str:
-        lines = [[row.name, row.cell(), row.layer if row.error > 0 else ""] for row in self.network]
+        known = [(row.name, row.error, row.layer) for row in self.network]
+        lines = [(name, f"{error:.2g}", layer) if error > 0 else (name, "kept", "") for name, error, layer in known]
         return plain_table(["element", "error", "in the layer"], lines)
 
 
@@ -123,7 +108,6 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
     For the default kernel the distance is exact for every element, also at odd multiples of 45°. Kernels of other
     forms, ``ContinuousKernel`` for instance, are moved tap by tap, and elements that move taps off their grid are left
     out. A continuous group is seen at its samples. Soft translation leaves the elements of the group as they are.
-    :meth:`SoftnessEvidence.symmetry_profile <escnn_relaxed.SoftnessEvidence.symmetry_profile>` has errors as well.
 
     Layers can undo each other, so that a network may keep an element that its layers do not. Where all layers keep an
     element, the network does.
@@ -168,10 +152,7 @@ def _moves(layer: RelaxedLayer) -> list[tuple[GroupElement, Isometry]]:
 
 
 def _by_axis(moves: list[tuple[GroupElement, Isometry]]) -> list[tuple[GroupElement, Isometry]]:
-    """Return the elements of a group of space by their axes, those of the finest turns first; rotations before others.
-
-    The turns about an axis are in the order of their angles.
-    """
+    """Return elements by axis and angle: rotations first, and of these the axes of the finest turns."""
     axes: dict[tuple[bool, tuple[float, ...]], list[tuple[GroupElement, Isometry]]] = {}
     for move in sorted(moves, key=lambda move: move[1].angle):
         axis = tuple((-move[1].axis).round(6).tolist())

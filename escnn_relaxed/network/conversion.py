@@ -16,6 +16,7 @@ from torch.nn.utils import parametrize
 from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
+from ..kernel.strict import RelaxingKernel
 from ..layer.arguments import SOFTENING, check_keywords, check_softness
 from ..layer.relaxed_layer import RelaxedLayer
 from ..on_escnn.sampled_basis import as_escnn_builds
@@ -25,7 +26,6 @@ from .relaxed_layers import (
     Relaxed,
     copied_parameters,
     copy_network,
-    named_relaxed_layers,
     relaxed_layers,
 )
 
@@ -79,13 +79,7 @@ def relax_network(
     if not picked:
         if concerned:
             raise ValueError(f"where must pick a layer of the network, which has {[name for name, _ in concerned]}")
-        soft = [
-            name or "the network itself" for name, layer in named_relaxed_layers(network) if layer.relaxed_subgroups
-        ]
-        known = f"; these layers are soft already: {', '.join(soft)}" if soft else ""
-        raise ValueError(
-            f"network has none of {RELAXABLE} to relax, nor a layer of this package with relax=None{known}"
-        )
+        raise ValueError(f"network has none of {RELAXABLE} to relax, nor a layer of this package with relax=None")
     for name, layer in picked.items():
         _check_plain(name or "network", layer)
     parameters = copied_parameters(picked.values(), freeze)
@@ -135,8 +129,10 @@ def _can_be_relaxed(module: nn.Module, softening: Mapping[str, Any]) -> TypeGuar
     if isinstance(module, Linear) and softening.get("relax") and not _without_translation(softening["relax"]):
         return False
     if isinstance(module, RelaxedLayer):
-        # Layers of `baselines` count as escnn's, and no soft part replaces theirs.
-        return isinstance(module, Relaxed) and not module.relaxed_subgroups and module.kernel.basis is not None
+        kernel = module.kernel
+        is_strict = not kernel.relaxed_subgroups and kernel.basis is not None
+        # Layers of `baselines` stay as they are, strict ones too.
+        return isinstance(module, Relaxed) and is_strict and not isinstance(kernel, RelaxingKernel)
     return isinstance(module, tuple(RELAXED_FORMS))
 
 

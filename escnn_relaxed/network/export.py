@@ -103,17 +103,16 @@ class OnFields(EquivariantModule):
         self.in_type, self.out_type = original.in_type, original.out_type
         self.plain = plain
 
-    def forward(self, *inputs: GeometricTensor) -> GeometricTensor:
-        """GeometricTensors of ``in_type`` → one of ``out_type``."""
-        for each in inputs:
-            check_on_fields(each, self.in_type)
-        return GeometricTensor(self.plain(*(each.tensor for each in inputs)), self.out_type)
+    def forward(self, input: GeometricTensor) -> GeometricTensor:
+        """A GeometricTensor of ``in_type`` → one of ``out_type``."""
+        check_on_fields(input, self.in_type)
+        return GeometricTensor(self.plain(input.tensor), self.out_type)
 
     @torch.no_grad()
-    def evaluate_output_shape(self, *input_shapes: tuple[int, ...]) -> tuple[int, ...]:
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the output, found by sending zeros through."""
         like = next(self.plain.parameters(), torch.empty(0))
-        return tuple(self.plain(*(like.new_zeros(shape) for shape in input_shapes)).shape)
+        return tuple(self.plain(like.new_zeros(input_shape)).shape)
 
 
 class _OnTensors(nn.Module):

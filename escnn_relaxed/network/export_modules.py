@@ -28,7 +28,6 @@ _FUNCTIONS: dict[str, type[nn.Module]] = {
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
     "softplus": nn.Softplus,
-    "<lambda>": plain.Squash,
 }
 
 # A function from a part of a network to its plain form.
@@ -66,12 +65,9 @@ def _(module: enn.MultipleModule, export: Export) -> nn.Module:
     channels = {label: part.tensor.flatten().long() for label, part in parts}
     branches = []
     for number, labels in enumerate(module.merging._labels):
-        part = export(getattr(module.merging, f"submodule_{number}"))
-        if isinstance(part, plain.Joined):
-            part = part.module
-        elif len(labels) > 1:
+        if len(labels) > 1:
             raise NoPlainFormError
-        branches.append((torch.cat([channels[label] for label in labels]), part))
+        branches.append((channels[labels[0]], export(getattr(module.merging, f"submodule_{number}"))))
     return plain.ByChannels(branches)
 
 
@@ -102,11 +98,6 @@ def _blur(module: Any, padding: Any = None) -> nn.Module:
     taps, padding = module.filter, tuple(padding or module.padding)
     geometry = ConvolutionGeometry(taps.shape[-1], padding, stride=module.stride, groups=len(taps))
     return as_convolution(taps, None, geometry).requires_grad_(False)
-
-
-def _norm_max_pool(module: Any) -> nn.Module:
-    windows = module.kernel_size, module.stride, module.padding, module.dilation
-    return plain.NormMaxPool(_sizes(module), nn.MaxPool2d(*windows, return_indices=True, ceil_mode=module.ceil_mode))
 
 
 def _batch_norm(module: Any) -> nn.Module:
@@ -175,31 +166,13 @@ def _fourier(module: Any) -> nn.Module:
 
 
 def _norm_function(module: Any) -> nn.Module:
-    parts, bias = _parts(module), module.log_bias
-    if bias is not None:
-        # One for each field; escnn keeps them sorted by the sizes of fields and parts.
-        keys = [(sum(sizes), sizes[0]) for sizes in parts]
-        order = sorted(range(len(keys)), key=keys.__getitem__)
-        ordered = torch.empty_like(bias).flatten()
-        ordered[order] = bias.flatten()
-        bias = ordered.repeat_interleave(torch.tensor([len(sizes) for sizes in parts], device=bias.device))
-    exported = plain.NormNonLinearity(list(chain(*parts)), _function(module), bias, float(module.eps))
+    sizes, bias = _sizes(module), None
+    if module.log_bias is not None:
+        # One for each field; escnn keeps them sorted by size.
+        bias = torch.empty_like(module.log_bias).flatten()
+        bias[sorted(range(len(sizes)), key=sizes.__getitem__)] = module.log_bias.flatten()
+    exported = plain.NormNonLinearity(sizes, _function(module), bias, float(module.eps))
     return exported.to(module.eps.device)
-
-
-def _induced_norm_pool(module: Any) -> nn.Module:
-    parts = _parts(module)
-    return nn.Sequential(plain.FieldNorm(list(chain(*parts))), plain.FieldMaximum([len(sizes) for sizes in parts]))
-
-
-def _parts(module: Any) -> list[list[int]]:
-    """Return the sizes of the parts of each field that have a norm: of an induced field several, else itself."""
-    if isinstance(module, enn.NormNonLinearity):
-        return [[size] for size in _sizes(module)]
-    names = [field.supported_nonlinearities for field in module.in_type.representations]
-    words = (next(word for word in some if word.startswith("induced_norm")) for some in names)
-    parts = [int(word.split("_")[-1]) for word in words]
-    return [[part] * (size // part) for size, part in zip(_sizes(module), parts, strict=True)]
 
 
 def _gate(module: Any) -> nn.Module:
@@ -209,22 +182,17 @@ def _gate(module: Any) -> nn.Module:
         raise NoPlainFormError
     probe = copy.deepcopy(module).float().requires_grad_()
     torch.nn.init.zeros_(probe.bias)
-    types = module.in_type if isinstance(module.in_type, tuple) else (module.in_type,)
-    sizes = [fields.size for fields in types]
-    pixel = (1,) * types[0].gspace.dimensionality
-    ones = torch.ones(1, sum(sizes), *pixel, device=probe.bias.device, requires_grad=True)
+    ones = torch.ones(1, module.in_type.size, *(1,) * _axes(module), device=probe.bias.device, requires_grad=True)
     channels, gates, numbers = [], [], []
     with torch.enable_grad():
-        outputs = probe(*(fields(part) for fields, part in zip(types, ones.split(sizes, dim=1), strict=True)))
-        for output in outputs.tensor.flatten():
+        for output in probe(module.in_type(ones)).tensor.flatten():
             by_channel, by_bias = torch.autograd.grad(output, (ones, probe.bias), retain_graph=True)
             # The slope by the channel is σ(1) = 0.73, by its gate σ′(1) = 0.20, by all others 0.
             channel, gate, *_ = by_channel.flatten().argsort(descending=True).tolist()
             channels.append(channel)
             gates.append(gate)
             numbers.append(int(by_bias.flatten().abs().argmax()))
-    gate_of_channels = plain.Gate(channels, gates, module.bias.detach().flatten()[numbers]).to(module.bias.device)
-    return plain.Joined(gate_of_channels) if len(types) > 1 else gate_of_channels
+    return plain.Gate(channels, gates, module.bias.detach().flatten()[numbers]).to(module.bias.device)
 
 
 def _sizes(module: Any) -> list[int]:
@@ -242,25 +210,21 @@ _FORMS: dict[Callable[[Any], nn.Module], tuple[type[nn.Module], ...]] = {
     _convolution: (enn.R2Conv, enn.R3Conv, enn.R2ConvTransposed, enn.R3ConvTransposed, enn.Linear),
     _batch_norm: (enn.InnerBatchNorm,),
     _affine_map: (
-        *(enn.GNormBatchNorm, enn.IIDBatchNorm2d, enn.IIDBatchNorm3d, enn.InducedNormBatchNorm, enn.NormBatchNorm),
+        *(enn.GNormBatchNorm, enn.IIDBatchNorm2d, enn.IIDBatchNorm3d, enn.NormBatchNorm),
         *(enn.DisentangleModule, enn.ReshuffleModule),
     ),
     _max_pool: (enn.PointwiseMaxPool2D, enn.PointwiseMaxPool3D),
     _blurred_max_pool: (enn.PointwiseMaxPoolAntialiased2D, enn.PointwiseMaxPoolAntialiased3D),
     _avg_pool: (enn.PointwiseAvgPool2D, enn.PointwiseAvgPool3D),
     _blur: (enn.PointwiseAvgPoolAntialiased2D, enn.PointwiseAvgPoolAntialiased3D),
-    _norm_max_pool: (enn.NormMaxPool,),
     _function: (enn.PointwiseNonLinearity,),
     _fourier: (enn.FourierPointwise, enn.QuotientFourierPointwise),
-    _norm_function: (enn.NormNonLinearity, enn.InducedNormNonLinearity),
-    _induced_norm_pool: (enn.InducedNormPool,),
-    _gate: (enn.GatedNonLinearity1, enn.GatedNonLinearity2, enn.GatedNonLinearityUniform),
+    _norm_function: (enn.NormNonLinearity,),
+    _gate: (enn.GatedNonLinearity1, enn.GatedNonLinearityUniform),
     lambda module: nn.Identity(): (enn.FieldDropout,),
     lambda module: plain.Mask(module.mask.detach().clone()): (enn.MaskModule,),
     lambda module: plain.FieldMaximum(_sizes(module)): (enn.GroupPooling,),
     lambda module: plain.FieldNorm(_sizes(module)): (enn.NormPool,),
-    lambda module: plain.Concatenated(_function(module)): (enn.ConcatenatedNonLinearity,),
-    lambda module: plain.VectorField(module._rotations): (enn.VectorFieldNonLinearity,),
 }
 
 

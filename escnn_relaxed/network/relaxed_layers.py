@@ -31,16 +31,10 @@ RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
 RELAXABLE = "escnn.nn." + ", ".join(kind.__name__ for kind in RELAXED_FORMS)
 
 
-def named_relaxed_layers(network: nn.Module) -> Iterator[tuple[str, RelaxedLayer]]:
-    """Yield the name and the layer of every layer of this package in a network."""
-    for name, module in network.named_modules():
-        if isinstance(module, RelaxedLayer):
-            yield name, module
-
-
 def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
     """Return every layer of this package in a network by its name, at least one."""
-    layers = dict(named_relaxed_layers(check_module("network", network)))
+    modules = check_module("network", network).named_modules()
+    layers = {name: module for name, module in modules if isinstance(module, RelaxedLayer)}
     if not layers:
         raise ValueError(f"network has no relaxed layer: relax_network makes them of {RELAXABLE}")
     return layers

@@ -4,22 +4,14 @@ Every function draws into the axes it is given, or into new ones of the width of
 argument raises a ``TypeError`` or a ``ValueError`` that names it.
 """
 
-from .charts import (
-    plot_domain_frequency,
-    plot_equivariance_error,
-    plot_evidence,
-    plot_softness,
-)
+from .charts import plot_equivariance_error
 from .filters import plot_filter_over_positions, plot_filters_over_rotations
 from .symmetry import plot_robustness, plot_symmetry_profile
 
 __all__ = [
-    "plot_domain_frequency",
     "plot_equivariance_error",
-    "plot_evidence",
     "plot_filter_over_positions",
     "plot_filters_over_rotations",
     "plot_robustness",
-    "plot_softness",
     "plot_symmetry_profile",
 ]

@@ -1,4 +1,4 @@
-"""The style of all pictures, and charts of softness, of ω′, of evidence and of errors."""
+"""The style of all pictures, and the error by angle."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle, pairwise
 from typing import Any
 
-from matplotlib import colormaps, pyplot
+from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
-from torch import nn
 
-from ..checks import check_mapping, check_sequence
-from ..learning import EvidenceRow
 from ..measure.reports import EquivarianceReport, ErrorRow
-from ..network.relaxed_layers import relaxed_layers
 
 # The width of one of two columns, in inches.
 WIDTH = 3.3
@@ -59,108 +55,9 @@ def labelled(axes: Axes, x: str, y: str) -> Axes:
     return axes
 
 
-def without_frame(axes: Axes) -> Axes:
-    """Return the axes with labels, but without lines and ticks."""
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
-    return axes
-
-
-_TAG = "domain_frequency/"
-_LINES = {"rotation": "-", "reflection": "--", "translation_x": ":", "translation_y": "-."}
 # The largest step of a sweep over angles, 30° and some rounding.
 _SWEEP = math.radians(30.1)
 _RESAMPLING = "resampling alone"
-
-
-def plot_softness(network: nn.Module, axes: Axes | None = None) -> Axes:
-    """A bar of s for each relaxed layer, by depth, on a logarithmic scale.
-
-    Args:
-        network: any module with relaxed layers.
-        axes: where to draw, a new figure by default.
-
-    Example:
-        >>> from escnn import gspaces, nn
-        >>> from escnn_relaxed import RelaxedR2Conv
-        >>> gspace = gspaces.rot2dOnR2(4)
-        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> axes = plot_softness(RelaxedR2Conv(fields, fields, 3, initial_softness=0.05))
-        >>> [round(bar.get_height(), 4) for bar in axes.patches]
-        [0.05]
-    """
-    layers = relaxed_layers(network)
-    # Wider than a column where bars would not have room.
-    axes = new_axes(axes, 2.6, max(WIDTH, 0.9 + 0.4 * len(layers)))
-    axes.bar(range(len(layers)), [layer.softness().item() for layer in layers.values()], color=COLOURS[0])
-    axes.set_xticks(range(len(layers)), list(layers), rotation=30, ha="right")
-    axes.set_yscale("symlog", linthresh=1e-6)
-    axes.set_ylim(0, 1)
-    return labelled(axes, "layer", "softness s")
-
-
-def plot_evidence(rows: Sequence[EvidenceRow], axes: Axes | None = None) -> Axes:
-    """A bar of γ/n for each layer and subgroup, by depth, in a colour for each subgroup.
-
-    Args:
-        rows: ``evidence.table()`` of a :class:`~escnn_relaxed.SoftnessEvidence`, after an update.
-        axes: where to draw, a new figure by default.
-
-    Example:
-        >>> rows = [EvidenceRow("conv", "rotation", 20, 3.0, 0.002, 50.0)]
-        >>> [bar.get_height() for bar in plot_evidence(rows).patches]
-        [0.15]
-    """
-    if not all(isinstance(row, EvidenceRow) for row in check_sequence("rows", rows, "EvidenceRow")):
-        raise TypeError(f"rows must be the table of SoftnessEvidence, or EvidenceRows of it, got {rows!r}")
-    if not len(rows):
-        raise ValueError("rows must have one or more, got none: the network is strict")
-    layers, subgroups = (list(dict.fromkeys(names)) for names in ([r.layer for r in rows], [r.subgroup for r in rows]))
-    axes = new_axes(axes, 2.6, max(WIDTH, 0.55 * len(rows)))
-    width = 0.8 / len(subgroups)
-    for number, subgroup in enumerate(subgroups):
-        own = [row for row in rows if row.subgroup == subgroup]
-        centres = [layers.index(row.layer) + (number - (len(subgroups) - 1) / 2) * width for row in own]
-        axes.bar(
-            centres, [row.gamma_per_weight for row in own], width, color=COLOURS[number % len(COLOURS)], label=subgroup
-        )
-    axes.set_ylim(0, 1)
-    axes.set_xticks(range(len(layers)), layers, rotation=30, ha="right")
-    return labelled(axes, "layer", "determined by the data, γ/n")
-
-
-def plot_domain_frequency(history: Mapping[str, Sequence[tuple[int, float]]], axes: Axes | None = None) -> Axes:
-    """ω′ of each layer over training: a colour a layer, dark to light with depth, a line style a subgroup.
-
-    Args:
-        history: of :func:`~escnn_relaxed.measure.relaxation_scalars` over training, tag → pairs (step, value), of which
-            ``domain_frequency/<layer>/<subgroup>`` are drawn. The Lightning callback ``LogRelaxation`` keeps it.
-        axes: where to draw, a new figure by default.
-
-    Example:
-        >>> history = {"domain_frequency/first/rotation": [(0, 0.25), (100, 0.1)]}
-        >>> plot_domain_frequency(history).lines[0].get_ydata().tolist()
-        [0.25, 0.1]
-    """
-    tags = check_mapping("history", history, "pairs (step, value) by tag")
-    series = {tag.removeprefix(_TAG).rpartition("/"): pairs for tag, pairs in tags.items() if tag.startswith(_TAG)}
-    if not series:
-        raise ValueError(f"history must have tags {_TAG}<layer>/<subgroup>, got {list(history)}")
-    axes = new_axes(axes, 2.4)
-    layers = list(dict.fromkeys(layer for layer, _, _ in series))
-    has_several = len({subgroup for _, _, subgroup in series}) > 1
-    for (layer, _, subgroup), pairs in series.items():
-        label = f"{layer}, {subgroup.replace('_', ' ')}" if has_several else layer
-        # Told apart in grey, too.
-        colour = colormaps["viridis"](0.88 * layers.index(layer) / max(1, len(layers) - 1))
-        axes.plot(*zip(*pairs, strict=True), _LINES.get(subgroup, "-"), color=colour, label=label, linewidth=1.5)
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    labelled(axes, "step", "domain frequency ω′")
-    if len(series) > 1:
-        axes.legend(
-            fontsize=FONT - 1, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1), handlelength=2.5
-        )
-    return axes
 
 
 def plot_equivariance_error(

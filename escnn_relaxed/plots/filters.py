@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..checks import check_integer, check_size
 from ..integral.geometry import TransposedGeometry
 from ..layer.convolution import RelaxedConvolution
-from .charts import DIVERGING, FONT, WIDTH, by_label, labelled, new_axes, without_frame
+from .charts import DIVERGING, FONT, WIDTH, by_label, labelled, new_axes
 
 # The distance of two filters, in sides of one.
 _STEP = 1.12
@@ -72,7 +72,7 @@ def plot_filters_over_rotations(
         axes.annotate("", (x + 0.38 * action[0, 0], y + 0.38 * action[1, 0]), (x, y), arrowprops=arrow)
     axes.set(xlim=(-0.55, columns * _STEP - 0.57), ylim=(-len(rows) * _STEP - 0.45, 0.55), aspect="equal", xticks=[])
     axes.set_yticks([-row * _STEP for row in range(len(rows) + 1)], [*rows, "g"], fontsize=FONT)
-    return without_frame(axes)
+    return _without_frame(axes)
 
 
 def plot_filter_over_positions(
@@ -125,7 +125,7 @@ def plot_filter_over_positions(
     across, down = ([f"{(taps.start + taps.stop - 1) / 2:g}" for taps in each.values()] for each in (columns, rows))
     axes.set_xticks(np.arange(len(columns)) * _STEP, across)
     axes.set_yticks(-np.arange(len(rows)) * _STEP, down)
-    return without_frame(labelled(axes, "column of the image, pixels", "row of the image, pixels"))
+    return _without_frame(labelled(axes, "column of the image, pixels", "row of the image, pixels"))
 
 
 def _over_group(layer: EquivariantModule, out_field: int, in_field: int) -> NDArray[np.float64]:
@@ -172,6 +172,13 @@ def _taps(layer: Any, side: int, count: int, axis: int) -> dict[int, slice]:
         raise ValueError(f"size must be at least {extent}, the extent of the kernel, got {side}")
     starts = {output: output * stride - padding for output in sorted(set(np.linspace(first, last, count).round()))}
     return {int(output): slice(int(start), int(start) + extent, geometry.dilation) for output, start in starts.items()}
+
+
+def _without_frame(axes: Axes) -> Axes:
+    """Return the axes with labels, but without lines and ticks."""
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    return axes
 
 
 def _draw(axes: Axes, kernel: NDArray[np.float64], column: int, row: int, largest: float) -> None:
