@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, measure, robustness_report
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
 from escnn_relaxed.plots import plot_robustness, plot_symmetry_profile
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -74,7 +74,7 @@ def trained(is_soft: bool) -> Trained:
 
 def symmetry_profile() -> Figure:
     """How far each element moves the kernels of the soft network."""
-    profile = measure.symmetry_profile(trained(is_soft=True).network)
+    profile = trained(is_soft=True).evidence.symmetry_profile()
     return plot_symmetry_profile(profile).figure
 
 

@@ -163,9 +163,9 @@ def test_accuracy_by_angle_begins_and_ends_with_images_as_they_are() -> None:
 
 PROFILE = SymmetryProfile(
     (
-        ProfileRow("conv", "rotation 90° about x", "rotation", QUARTER, 0.4),
+        ProfileRow("conv", "rotation 90° about x", "rotation", QUARTER, 0.4, 0.1),
         ProfileRow("conv", "rotation 90° about z", "rotation", QUARTER, 0.0),
-        ProfileRow("conv", "inversion", "reflection", 0.0, 0.05),
+        ProfileRow("conv", "inversion", "reflection", 0.0, 0.05, 0.2),
     )
 )
 
@@ -181,6 +181,8 @@ def test_elements_have_bars_beside_their_names() -> None:
     circles = [line for line in axes.lines if line.get_marker() == "o"]
     assert [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in circles] == [([0], [1])]
     assert {line.get_markerfacecolor() for line in circles} == {"white"}
+    errors = [segment.tolist() for lines in axes.collections for segment in lines.get_segments()]
+    assert errors == [pytest.approx(np.array(ends)) for ends in ([[0.3, 0], [0.5, 0]], [[0, 2], [0.25, 2]])]
     (legend,) = axes.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["broken", "kept"]
 

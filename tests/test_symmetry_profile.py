@@ -1,6 +1,8 @@
 """Profiles: against kernels moved tap by tap, errors on white noise, and symmetries that are known beforehand."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,12 +12,14 @@ from errors import BROKEN, ROUNDING, on_grid_elements, transform
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import FieldType
+from evidence_networks import Classifier, entries, images
 from small import build, soft_layer
-from torch import nn
+from torch import Tensor, nn
 
-from escnn_relaxed import ContinuousKernel, RelaxedLinear, RelaxedR2Conv, RelaxedR2ConvTransposed
+from escnn_relaxed import ContinuousKernel, RelaxedLinear, RelaxedR2Conv, RelaxedR2ConvTransposed, SoftnessEvidence
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Conv
 from escnn_relaxed.kernel import Kernel
+from escnn_relaxed.learning.posterior import Learned, posterior_draws
 from escnn_relaxed.measure import symmetry_profile
 from escnn_relaxed.measure.isometry import turn_or_flip
 
@@ -196,3 +200,61 @@ def test_rounding_is_no_broken_symmetry() -> None:
     double = soft_layer("C4", "regular -> regular")
     double.kernel.scale_soft_part(1e-9)
     assert min(row.error for row in symmetry_profile(double).rows) > ROUNDING
+
+
+def dense_posterior(groups: Sequence[Learned]) -> Tensor:
+    """Σ = (H + diag δ)⁻¹ as a matrix."""
+    rows = torch.cat([group.rows for group in groups], 1)
+    return torch.linalg.inv(rows.mT @ rows + torch.cat([0 * of.rows[0] + of.precision for of in groups]).diag())
+
+
+def test_draws_have_the_covariance_of_the_posterior() -> None:
+    sizes, count = ((5, 0.5), (3, 4.0)), 20_000
+    groups = [Learned(delta, rows=torch.randn(4, size, dtype=torch.float64)) for size, delta in sizes]
+    draws = posterior_draws(groups, count, torch.Generator().manual_seed(1))
+    expected = dense_posterior(groups)
+    # The error of a covariance is at most √(2 / count) of its largest variance.
+    assert (draws.mT @ draws / count - expected).abs().max() < 5 * (2 / count) ** 0.5 * expected.diagonal().max()
+    assert draws.mean(0).abs().max() < 5 * (expected.diagonal().max() / count) ** 0.5
+
+
+def test_errors_of_a_profile_are_those_of_the_posterior() -> None:
+    """Against weights that are drawn with the dense Σ, and set by hand."""
+    network, count = Classifier().eval(), 100
+    evidence = SoftnessEvidence(network, observations=24)
+    with pytest.raises(RuntimeError, match="symmetry_profile needs what an update learns"):
+        evidence.symmetry_profile()
+    evidence.update(images(24))
+    before = copy.deepcopy(network.state_dict())
+    profile = evidence.symmetry_profile(count)
+    assert [replace(row, deviation=0.0) for row in profile.rows] == [
+        replace(row, deviation=0.0) for row in symmetry_profile(network).rows
+    ]
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    covariance = dense_posterior(evidence._present())
+    changes = torch.distributions.MultivariateNormal(0 * covariance[0], covariance).sample((count,))
+    squares = []
+    for change in changes:
+        drawn = copy.deepcopy(network)
+        pairs = entries(drawn)
+        for (parameter, places), step in zip(pairs, change.split([len(of) for _, of in pairs]), strict=True):
+            parameter.data.view(-1)[places] += step
+        errors = [row.error for row in symmetry_profile(drawn).rows]
+        squares.append([(error - row.error) ** 2 for error, row in zip(errors, profile.rows, strict=True)])
+    expected = np.sqrt(np.mean(squares, axis=0))
+    # Both root mean squares have an error of 1 / √(2 count), so that their ratio has one of 0.1.
+    assert [row.deviation for row in profile.rows] == pytest.approx(expected.tolist(), rel=0.4)
+    assert " ± " in str(profile)
+
+
+def test_a_profile_knows_what_was_hardened_after_the_update() -> None:
+    network = Classifier().eval()
+    evidence = SoftnessEvidence(network, observations=24)
+    evidence.update(images(24))
+    network.first.harden("reflection")
+    rows = evidence.symmetry_profile(10).rows
+    assert [row.deviation > 0 for row in rows] == [row.error > 0 for row in rows]
+    assert {row.error > 0 for row in rows} == {True, False}
+    for layer in (network.first, network.second):
+        layer.harden()
+    assert {row.error for row in evidence.symmetry_profile(10).rows} == {0}

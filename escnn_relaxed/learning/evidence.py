@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_integer, check_mapping, check_not_negative
-from ..network.relaxed_layers import count_inputs, first_input, in_eval_mode, input_chunks, relaxed_layers
+from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
+from ..network.relaxed_layers import copy_network, count_inputs, first_input, in_eval_mode, input_chunks, relaxed_layers
 from ..torch_modes import full_precision
 from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import Likelihood
-from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point
+from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point, posterior_draws
 from .soft_gradients import SoftGroup, gradients, joined_over_processes, multiply, output_of, soft_groups, taken
 
 # The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
@@ -173,6 +174,40 @@ class SoftnessEvidence:
         return EvidenceTable(tuple(rows))
 
     @torch.no_grad()
+    def symmetry_profile(self, draws: int = 100) -> SymmetryProfile:
+        """Return how far each element of the group moves the kernels, with the error that the data leave.
+
+        It is :func:`~escnn_relaxed.measure.symmetry_profile`, beside whose ‖hK − K‖ / ‖K‖ stands the root mean square
+        by which it changes over draws of the soft weights from their posterior N(α, Σ). An element whose error is no
+        more than a few of these may be kept. Weights of the strict part stay as they are.
+
+        Args:
+            draws: their number.
+
+        Raises:
+            RuntimeError: before the first update.
+            ValueError: where no layer has a group with more than the identity.
+        """
+        self._collect()
+        self._check_updated("symmetry_profile")
+        draws = check_integer("draws", draws, 1)
+        if not self._groups:
+            return symmetry_profile(self.network)  # nothing is soft, so that nothing is open
+        profile, drawn = symmetry_profile(self.network), copy_network(self.network)
+        entries = [entry for group in soft_groups(drawn) for entry in group.weights.entries]
+        start = [parameter.view(-1)[places] for parameter, places in entries]
+        errors = torch.tensor([row.error for row in profile.rows], dtype=torch.float64)
+        squares = torch.zeros_like(errors)
+        for change in posterior_draws(self._present(), draws, self._generator):
+            parts = change.split([len(values) for values in start])
+            for (parameter, places), values, part in zip(entries, start, parts, strict=True):
+                parameter.view(-1)[places] = values + part.to(values)
+            squares += (errors.new_tensor([row.error for row in symmetry_profile(drawn).rows]) - errors).square()
+        deviations = (squares / draws).sqrt().tolist()
+        rows = (replace(row, deviation=each) for row, each in zip(profile.rows, deviations, strict=True))
+        return replace(profile, rows=tuple(rows))
+
+    @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
         """Make layers strict in place where the loss rises too little to justify softness, and return a report.
 
@@ -207,8 +242,7 @@ class SoftnessEvidence:
             ([True], ('rotation',))
         """
         self._collect()
-        if any(learned.rows is None for learned in self._present()):
-            raise RuntimeError("harden needs what an update learns: call update(inputs) before")
+        self._check_updated("harden")
         losses = partial(self._losses, inputs, targets, self._likelihood)
         report = harden_by_trials(self.network, self._learned, losses, self.observations)
         self._collect()
@@ -317,3 +351,7 @@ class SoftnessEvidence:
             for arguments, wanted in zip(input_chunks(inputs, _LARGE_CHUNK), targets.split(_LARGE_CHUNK), strict=True):
                 found.append(likelihood.losses(output_of(self.network, arguments), wanted).double())
         return torch.cat(found)
+
+    def _check_updated(self, name: str) -> None:
+        if any(learned.rows is None for learned in self._present()):
+            raise RuntimeError(f"{name} needs what an update learns: call update(inputs) before")

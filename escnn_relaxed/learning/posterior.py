@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,6 +49,21 @@ def fixed_point(groups: Sequence[Learned]) -> list[Learned]:
             found.append(replace(group, precision=max(ratio, LEAST_PRECISION)))
         groups = found
     return [replace(group, determined=g) for group, g in zip(groups, posterior(groups)[0], strict=True)]
+
+
+def posterior_draws(groups: Sequence[Learned], count: int, generator: torch.Generator) -> Tensor:
+    """Return draws from N(0, Σ), (count, weights), by which the weights of all groups may differ from what they are."""
+    floats: dict[str, Any] = {"dtype": torch.float64, "device": "cpu", "generator": generator}
+    known = [(group.rows, group.precision) for group in groups if group.rows is not None]
+    rows = torch.cat([rows for rows, _ in known], 1)
+    deviation = torch.cat([rows.new_full((rows.shape[1],), precision**-0.5) for rows, precision in known])
+    # u of the prior, and data that it and noise of their own make: u less its estimate from them has the covariance Σ
+    # (Bhattacharya et al. 2016), and no matrix of weights × weights is made.
+    from_prior = deviation * torch.randn(count, len(deviation), **floats)
+    data = from_prior @ rows.mT + torch.randn(count, len(rows), **floats)
+    scaled = rows * deviation
+    factor = torch.linalg.cholesky(torch.eye(len(rows), dtype=rows.dtype, device="cpu") + scaled @ scaled.mT)
+    return from_prior - torch.cholesky_solve(data.mT, factor).mT @ (scaled * deviation)
 
 
 def posterior(groups: Sequence[Learned]) -> tuple[list[float], float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ class ProfileRow:
         subgroup: ``"rotation"`` or ``"reflection"``.
         angle: in radians.
         error: ‖hK − K‖ / ‖K‖, 0 where the element is kept.
+        deviation: how far the data leave it open, NaN where they were not asked
+            (:meth:`~escnn_relaxed.SoftnessEvidence.symmetry_profile`).
 
     Example:
         >>> row = ProfileRow("conv", "rotation 90°", "rotation", 1.5708, error=0.2)
@@ -44,6 +47,13 @@ class ProfileRow:
     subgroup: str
     angle: float
     error: float
+    deviation: float = math.nan
+
+    def cell(self) -> str:
+        """Return the error as text."""
+        if self.error <= 0 and not self.deviation > 0:
+            return "kept"
+        return f"{self.error:.2g}" if math.isnan(self.deviation) else f"{self.error:.2g} ± {self.deviation:.1g}"
 
 
 @dataclass(frozen=True)
@@ -91,8 +101,7 @@ class SymmetryProfile(Report):
         return tuple(row.name for row in self.network if row.error <= tolerance)
 
     def __str__(self) -> str:
-        known = [(row.name, row.error, row.layer) for row in self.network]
-        lines = [(name, f"{error:.2g}", layer) if error > 0 else (name, "kept", "") for name, error, layer in known]
+        lines = [(row.name, row.cell(), row.layer if row.error > 0 else "") for row in self.network]
         return plain_table(["element", "error", "in the layer"], lines)
 
 
@@ -108,6 +117,7 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
     For the default kernel the distance is exact for every element, also at odd multiples of 45°. Kernels of other
     forms, ``ContinuousKernel`` for instance, are moved tap by tap, and elements that move taps off their grid are left
     out. A continuous group is seen at its samples. Soft translation leaves the elements of the group as they are.
+    :meth:`SoftnessEvidence.symmetry_profile <escnn_relaxed.SoftnessEvidence.symmetry_profile>` has errors as well.
 
     Layers can undo each other, so that a network may keep an element that its layers do not. Where all layers keep an
     element, the network does.

@@ -22,7 +22,7 @@ def plot_symmetry_profile(profiles: SymmetryProfile | Mapping[str, SymmetryProfi
     """A bar for each element of a group, whose length says how far the element moves the kernels; circles are kept.
 
     The identity is left out. The bar is that of the layer that the element moves most. Bars of several profiles stand
-    below each other.
+    below each other. Where the profile is that of the evidence, a thin line at the end of a bar is its error.
 
     Args:
         profiles: of :func:`~escnn_relaxed.measure.symmetry_profile`; several by label.
@@ -63,6 +63,10 @@ def _draw_bars(axes: Axes, rows: Mapping[float, ProfileRow], height: float, colo
     axes.barh(list(rows), [row.error for row in rows.values()], height, color=colour)
     if any(row.error > 0 for row in rows.values()):
         axes.plot([], [], "s", color=colour, label=label or "broken")
+    for y, row in rows.items():
+        if row.deviation > 0:
+            ends = [[min(row.error, row.deviation)], [row.deviation]]
+            axes.errorbar(row.error, y, xerr=ends, fmt="none", ecolor="0.2", elinewidth=0.8, capsize=1.5)
     kept = [y for y, row in rows.items() if row.error <= 0]
     if kept:
         look: dict[str, Any] = {"markersize": 4, "color": colour, "markerfacecolor": "white"}
