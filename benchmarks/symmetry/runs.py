@@ -53,8 +53,7 @@ def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place
     network = task.frame.build(cell.group, way, setting, widths)
 
     def varied(batch: Split) -> Split:
-        inputs, targets = batch
-        inputs = inputs if task.varied is None else task.varied(inputs)
+        inputs, targets = batch if task.varied is None else (task.varied(batch[0]), batch[1])
         if not way.is_turned:
             return inputs, targets
         if targets.dim() == 1:
@@ -64,10 +63,9 @@ def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place
         return moved[:, : inputs.shape[1]], moved[:, inputs.shape[1] :]
 
     def prior() -> Tensor:
-        layers = [module for module in network.modules() if isinstance(module, ResidualR2Conv)]
-        squares = torch.stack([layer.kernel.free_weight.square().sum() for layer in layers]).sum()
+        squares = [of.kernel.free_weight.square().sum() for of in network.modules() if isinstance(of, ResidualR2Conv)]
         # The loss is the mean of an image, and so is the prior's part of it.
-        return squares / (2 * setting.deviation**2) / cell.images
+        return torch.stack(squares).sum() / (2 * setting.deviation**2) / cell.images
 
     rule = rule.with_copies() if way.is_turned else rule
     penalty = None if setting.deviation is None else prior
