@@ -6,6 +6,7 @@ where it is used.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     import torch
+
+# Imports and tests make many objects, and leave little to collect.
+gc.set_threshold(100_000, 20, 20)
 
 # Constructing field types takes escnn a varying time, so no deadline; examples are fixed so that a run repeats.
 settings.register_profile(
@@ -69,10 +73,7 @@ def fixed_seed() -> None:
     """Every test draws the same numbers, whatever ran before it. Without a GPU torch is slow to seed those it knows."""
     import torch
 
-    if torch.cuda.is_available():
-        torch.manual_seed(0)
-    else:
-        torch.default_generator.manual_seed(0)
+    (torch if torch.cuda.is_available() else torch.default_generator).manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
