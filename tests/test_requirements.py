@@ -23,73 +23,52 @@ def test_torch_that_is_too_old_is_refused_on_import(monkeypatch: pytest.MonkeyPa
         importlib.reload(versions)
 
 
-# Escnn and the package are imported anew in each situation; torch, which takes longest, once.
+# In one process, since torch takes longest: what is said where escnn and the package are imported anew after some code.
 IN_TURN = """
 import contextlib, io, json, sys, traceback
-said = {}
-for situation, (folder, code) in json.load(sys.stdin).items():
-    for name in list(sys.modules):
-        if name.partition(".")[0] in ("escnn", "escnn_relaxed", "lie_learn"):
-            del sys.modules[name]
+said = []
+for folder, code in json.load(sys.stdin):
+    for name in [name for name in sys.modules if name.startswith(("escnn", "lie_learn"))]:
+        del sys.modules[name]
     sys.path.insert(0, folder)
     with contextlib.redirect_stderr(io.StringIO()) as errors:
         try:
-            exec(code, {})
+            exec(code + "; import escnn_relaxed; from escnn import gspaces, nn")
         except ImportError:
             traceback.print_exc()
-    sys.path.remove(folder)
-    said[situation] = errors.getvalue().strip()
-json.dump(said, sys.stdout)
+    said.append(errors.getvalue())
+print(json.dumps(said))
 """
 WITHOUT_LIE_LEARN = """
-import sys
-
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "lie_learn":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-sys.meta_path.insert(0, Missing())
-import escnn_relaxed
-escnn_relaxed.RelaxedR2Conv
-"""
-WITHOUT_PY3NJ = "import sys; sys.modules['py3nj'] = None; import escnn_relaxed; from escnn import gspaces, nn"
-# Without its compiled parts, and compiled for another NumPy.
+sys.meta_path.insert(0, Missing()); import escnn_relaxed; escnn_relaxed.RelaxedR2Conv"""
 BROKEN = (
     "from lie_learn.representations.SO3.irrep_bases import change_of_basis_matrix",
     "raise ValueError('numpy.dtype size changed, may indicate binary incompatibility')",
 )
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What is said on import in each situation."""
-    empty = str(tmp_path_factory.mktemp("empty"))
-    situations = {"no py3nj": (empty, WITHOUT_PY3NJ)}
+def test_what_is_said_on_import_where_py3nj_or_lie_learn_is_missing_or_does_not_work(tmp_path: Path) -> None:
+    """Nothing of py3nj. Of lie_learn, without its compiled parts or compiled for another NumPy, what helps."""
+    situations = [(str(tmp_path), "sys.modules['py3nj'] = None")]
     for number, text in enumerate(BROKEN):
-        top = tmp_path_factory.mktemp("broken")
-        folder = top / "lie_learn" / "representations" / "SO3"
+        folder = tmp_path / f"{number}" / "lie_learn" / "representations" / "SO3"
         folder.mkdir(parents=True)
-        for package in (folder, folder.parent, folder.parent.parent):
-            (package / "__init__.py").touch()
+        (tmp_path / f"{number}" / "lie_learn" / "__init__.py").touch()
         (folder / "wigner_d.py").write_text(text)
-        situations[f"broken {number}"] = str(top), "import escnn_relaxed"
-    situations["no lie_learn"] = empty, WITHOUT_LIE_LEARN
+        situations.append((str(tmp_path / f"{number}"), "pass"))
     command = [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{IN_TURN}"]
-    found = subprocess.run(command, input=json.dumps(situations), capture_output=True, text=True, check=True)
-    assert not found.stderr
-    return json.loads(found.stdout)
-
-
-def test_lie_learn_that_does_not_import_or_is_missing_is_named_with_what_helps(said: dict[str, str]) -> None:
-    for situation in ("broken 0", "broken 1"):
-        last = said[situation].splitlines()[-1]
-        assert last.startswith("ImportError: escnn needs lie_learn, which does not import here")
-        assert last.endswith("Type there: pip install ./compat")
-    last = said["no lie_learn"].splitlines()[-1]
-    assert last.startswith("ImportError: RelaxedR2Conv needs escnn and lie_learn")
-    assert "README.md says what to type" in last
-
-
-def test_package_that_is_imported_first_silences_what_escnn_says_of_py3nj(said: dict[str, str]) -> None:
-    assert not said["no py3nj"]
+    given = json.dumps([*situations, (str(tmp_path), WITHOUT_LIE_LEARN)])
+    found = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
+    of_py3nj, *broken, missing = json.loads(found.stdout)
+    assert not of_py3nj + found.stderr
+    for said in broken:
+        assert "ImportError: escnn needs lie_learn, which does not import here" in said
+        assert said.strip().endswith("Type there: pip install ./compat")
+    said = missing.splitlines()[-1]
+    assert said.startswith("ImportError: RelaxedR2Conv needs escnn and lie_learn")
+    assert "README.md says what to type" in said
