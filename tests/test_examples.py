@@ -16,13 +16,6 @@ from escnn_relaxed.measure import poses
 
 pytest.importorskip("sklearn")
 
-
-@pytest.fixture(autouse=True)
-def short_pose_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How well poses are told apart is for ``test_poses`` to see."""
-    monkeypatch.setattr(poses, "_STEPS", 40)
-
-
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPT = EXAMPLES / "does_softness_help.py"
 
@@ -40,6 +33,7 @@ def test_script_of_softness_compares_networks_on_the_same_splits(
         training, (images, labels) = script["load"](seed, turned)
         return training, (images[:60], labels[:60])
 
+    monkeypatch.setattr(poses, "_STEPS", 40)  # for ``test_poses`` to see
     for name, value in {"load": load_few, "SEEDS": 2}.items():
         monkeypatch.setitem(script["main"].__globals__, name, value)
     script["main"](["--smoke", "--turned", "180"])
@@ -52,7 +46,8 @@ def test_script_of_softness_compares_networks_on_the_same_splits(
     assert [path.name for path in tmp_path.iterdir()] == ["copy.py"]
 
 
-def test_letters_break_reflection_and_keep_rotation() -> None:
+def test_letters_break_reflection_and_keep_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poses, "_STEPS", 40)
     trials, found = runpy.run_path(str(EXAMPLES / "which_symmetry.py"))["ask"](seed=0, epochs=12)
     assert trials.helps == {"rotation": False, "reflection": True}
     assert found.equal == {"rotation": True, "reflection": True}

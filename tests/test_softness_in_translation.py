@@ -104,7 +104,7 @@ class Case:
 
     def differs(self, layer: RelaxedR2Conv, matrix: Tensor) -> float:
         """The relative error of a layer, on white noise: that of entries of its matrix would be in a sum of others."""
-        features = small.random_input(layer.in_type, matrix.shape[-1], matrix.shape[-1])
+        features = small.random_input(layer.in_type, *matrix.shape[-2:])
         return relative_error(answer_to(layer, features), torch.einsum("oyxirc,birc->boyx", matrix, features))
 
     def softness(self, *names: str) -> float:
