@@ -96,11 +96,7 @@ def test_elements_of_space_stand_by_their_axes() -> None:
 
 @pytest.mark.parametrize(
     ("space", "pair"),
-    [
-        ("D4", "regular -> trivial"),
-        ("D4 axis 45°", "quotient -> regular"),
-        ("O(2)", "irreps -> irreps"),
-    ],
+    [("D4", "regular -> trivial"), ("D4 axis 45°", "quotient -> regular"), ("O(2)", "irreps -> irreps")],
 )
 def test_tied_kernels_know_themselves_as_moved_by_taps(space: str, pair: str) -> None:
     """The same from functions of the group as from the filter bank, which the base of all kernels moves."""
