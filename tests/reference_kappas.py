@@ -55,6 +55,7 @@ class Modulation:
             kind: self._of_elements(values, kind) | (of_taps if has_sides(kind) else {})
             for kind in dict.fromkeys(fields)
         }
+        self.of_identity = {kind: self._of_identity(kind) for kind in self.functions}
         self.count = sum(len(self.functions[field]) for field in fields)
 
     def take(self, weights: Tensor) -> None:
@@ -70,7 +71,7 @@ class Modulation:
         """1 + m of the element of a number, (C_out, 1), given every h."""
         own, length, rows = self.elements.own(number, tap), math.hypot(*tap), []
         for field, weights in zip(self.fields, self.weights, strict=True):
-            row, of_identity = torch.ones(field.size, dtype=torch.float64), self._of_identity(field)
+            row, of_identity = torch.ones(field.size, dtype=torch.float64), self.of_identity[field]
             for function, weight in weights.items():
                 if function.axis is None:
                     row = row + weight * h[function.number] * of_identity
@@ -122,6 +123,10 @@ class TiedKappa:
     def __init__(self, layer: Layer, elements: Elements, all_directions: bool = False) -> None:
         self.layer, self.elements = layer, elements
         self.types = kernel_types(layer)
+        # Of g and g⁻¹ between the types, once for each element, since escnn is slow to find what it knows of one.
+        self.matrices = [
+            [(matrix_of(self.types[1], h), matrix_of(self.types[0], ~h)) for h in (g, ~g)] for g in elements.elements
+        ]
         self.strict = layer.basisexpansion(layer.weights).flatten(2)
         self.taps = taps_of(layer)
         self._known: dict[object, Tensor] = {}
@@ -178,15 +183,15 @@ class TiedKappa:
         """The mean over the group of (1 + m_G) K_strict."""
         if ("bank", tap) not in self._known:
             terms = [
-                matrix_of(self.types[1], g) @ self._without_position(number, tap) @ matrix_of(self.types[0], ~g)
-                for number, g in enumerate(self.elements.elements)
+                left @ self._without_position(number, tap) @ right
+                for number, ((left, right), _) in enumerate(self.matrices)
             ]
             self._known["bank", tap] = torch.stack(terms).mean(0)
         return self._known["bank", tap]
 
     def _steered(self, number: int, bank: Tensor) -> Tensor:
-        element = self.elements.elements[number]
-        return matrix_of(self.types[1], ~element) @ bank @ matrix_of(self.types[0], element)
+        left, right = self.matrices[number][1]
+        return left @ bank @ right
 
     def _of_position(self, number: int, pixel: Index, size: Index, frequency: Mapping[str, Tensor]) -> Tensor:
         """tanh(2π ω′ a) of each coordinate of g⁻¹x and its square, less their means over the pixels of the image."""
@@ -252,9 +257,10 @@ class ContinuousKappa:
         self.layer, self.elements, self.support = layer, elements, support
         self.filter_frequency = filter_frequency
         self.fields = [list(of.representations) for of in kernel_types(layer)]
+        self.images = {field: permutation(field, elements.elements) for of in self.fields for field in set(of)}
         self.blocks = [_blocks(fields, elements) for fields in self.fields]
         self.kinds = [list(dict.fromkeys(block.kind for of in blocks for block in of)) for blocks in self.blocks]
-        is_permutation = [[self._images(field) is not None for field in fields] for fields in self.fields]
+        is_permutation = [[self.images[field] is not None for field in fields] for fields in self.fields]
         self.sees_relative = all(map(any, is_permutation))
         # The only places where the oracle looks into a layer.
         self.net = layer.kernel.net
@@ -270,8 +276,8 @@ class ContinuousKappa:
             row = []
             for in_field, in_blocks in zip(self.fields[0], self.blocks[0], strict=True):
                 kappa = torch.zeros(out_field.size, in_field.size, dtype=torch.float64)
-                images = self._images(out_field)
-                if images is not None and self._images(in_field) is not None:
+                images = self.images[out_field]
+                if images is not None and self.images[in_field] is not None:
                     # κ is in the column of the identity: k(g⁻¹d, q; a) for all q of a row's coset.
                     weights = self._weights(out_blocks[0], in_blocks[0])
                     for q, channel in enumerate(images):
@@ -294,11 +300,8 @@ class ContinuousKappa:
         entries = zip(weights, itertools.product(rows, columns), strict=True)
         return sum(_place(like, *place) * (weight @ hidden) for weight, place in entries)
 
-    def _images(self, field: Representation) -> list[int] | None:
-        return permutation(field, self.elements.elements)
-
     def _basis(self, field: Representation, which: str) -> Tensor:
-        if self._images(field) is not None:
+        if self.images[field] is not None:
             return torch.eye(field.size, dtype=torch.float64)
         return torch.from_numpy(np.array(getattr(field, which), dtype=np.float64))
 

@@ -309,7 +309,9 @@ _VOLUMES: dict[str, tuple[Callable[[], GSpace3D], Callable[[Any], list[Represent
     "mirror": (gspaces.mirOnR3, lambda s: [s.regular_repr]),
     "trivial": (gspaces.trivialOnR3, lambda s: [s.trivial_repr]),
 }
-VOLUME_SPACES = tuple(_VOLUMES)
+# escnn takes seconds to build the icosahedral group.
+ICOSAHEDRAL = pytest.param("icosahedral", marks=pytest.mark.slow)
+VOLUME_SPACES = tuple(name for name in _VOLUMES if name != "icosahedral")
 
 
 @functools.cache

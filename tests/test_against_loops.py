@@ -268,17 +268,7 @@ def volumes_and_loops(
     return layer, Oracle(layer, TiedKappa(layer, sample), sample)
 
 
-SLOW = ("icosahedral",)
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        pytest.param(of, marks=[pytest.mark.slow] * (of in SLOW))
-        for of in small.VOLUME_SPACES
-        if of != "full octahedral"
-    ],
-)
+@pytest.mark.parametrize("space", [of for of in small.VOLUME_SPACES if of != "full octahedral"] + [small.ICOSAHEDRAL])
 def test_layer_of_volumes_equals_the_loops(space: str) -> None:
     layer, oracle = volumes_and_loops(small.volume_type(space))
     with torch.no_grad():

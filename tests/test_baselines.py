@@ -14,13 +14,7 @@ from reference_group import Elements
 from small_networks import answer, features_of
 from torch import Tensor
 
-from escnn_relaxed import (
-    ContinuousKernel,
-    RelaxedR2Conv,
-    RelaxedR3Conv,
-    harden_network,
-    relaxation_summary,
-)
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv, harden_network, relaxation_summary
 from escnn_relaxed.baselines import LAYERS, PartialR2Conv, ResidualR2Conv
 from escnn_relaxed.kernel.residual import ResidualKernel
 

@@ -277,11 +277,7 @@ def test_buoyant_flow_trains_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [("volumes", ["--smoke"]), pytest.param("smoke", ["--smoke", "--levels", "9"], marks=pytest.mark.slow)],
 )
 def test_the_example_runs_and_writes_under_runs_alone(
-    name: str,
-    arguments: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "smoke":
         with warnings.catch_warnings():

@@ -13,14 +13,8 @@ from pretend_device import DEVICE, PretendDevice, another_device, pretend
 from small_networks import EVERY_MODE, FORMS, Network, answer, features_of, layer_of
 from torch import Tensor, nn
 
-from escnn_relaxed import (
-    RelaxedR2Conv,
-    equivariance_error,
-    frequency_penalty,
-    harden_network,
-    relaxation_summary,
-    robustness_report,
-)
+import escnn_relaxed
+from escnn_relaxed import RelaxedR2Conv, harden_network
 from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.learning import parameter_groups
 from escnn_relaxed.measure import relaxation_scalars
@@ -121,18 +115,22 @@ def test_measures_of_a_network_are_those_of_the_cpu(gpu: torch.device) -> None:
     for place in ("cpu", gpu):
         made = network(place)
         types = made.first.in_type, made.strict.out_type
-        rows = equivariance_error(made, data=made.features, in_type=types[0], out_type=types[1], shifts=[(1, 2)]).rows
-        summary = relaxation_summary(made, data=made.features)
+        rows = escnn_relaxed.equivariance_error(
+            made, data=made.features, in_type=types[0], out_type=types[1], shifts=[(1, 2)]
+        ).rows
+        summary = escnn_relaxed.relaxation_summary(made, data=made.features)
         classifier = nn.Sequential(made, nn.Flatten())
         labels = torch.zeros(len(made.features), dtype=torch.long)
-        robustness = robustness_report(classifier, made.features, labels, in_type=types[0], shifts=[(1, 0)])
+        robustness = escnn_relaxed.robustness_report(
+            classifier, made.features, labels, in_type=types[0], shifts=[(1, 0)]
+        )
         results.append(
             [
                 *(value for row in rows for value in (row.error, row.resampling)),
                 *(value for layer in summary.rows for value in layer.softness.values()),
                 harden_network(made)(made.features).square().mean().item(),
                 *(row.agreement for row in robustness.rows),
-                frequency_penalty(made).item(),
+                escnn_relaxed.frequency_penalty(made).item(),
                 *relaxation_scalars(made).values(),
             ]
         )
@@ -150,7 +148,7 @@ def test_training_with_penalties_waits_for_nothing(pretended: PretendDevice) -> 
         if step == 3:
             assert not pretended.waits
         optimiser.zero_grad()
-        loss = made(made.features).square().mean() + frequency_penalty(made) + made.first.softness()
+        loss = made(made.features).square().mean() + escnn_relaxed.frequency_penalty(made) + made.first.softness()
         loss.backward()
         optimiser.step()
 

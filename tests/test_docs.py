@@ -180,8 +180,15 @@ def test_reference_has_every_public_name() -> None:
 
 
 @pytest.mark.slow
-def test_every_picture_is_drawn_and_stands_on_a_page(tmp_path: Path) -> None:
+def test_every_picture_is_drawn_and_stands_on_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of networks that are trained for a few steps."""
     pyplot, pictures = pytest.importorskip("matplotlib.pyplot"), pytest.importorskip("pictures")
+    for name, value in {"TRAINING": 1600, "BATCH": 400, "EPOCHS": 3}.items():
+        monkeypatch.setattr(pictures.plots, name, value)
+    page = text_of("how-to", "segmentation.md")
+    assert "range(100)" in page
+    (tmp_path / "segmentation.md").write_text(page.replace("range(100)", "range(2)"), encoding="utf-8")
+    monkeypatch.setattr(pictures.pages, "HOW_TO", tmp_path)
     shown = {Path(file).name for page in PAGES for file, _ in FIGURE.findall(page.read_text("utf-8"))}
     for name, draw in pictures.PICTURES.items():
         figure = draw()

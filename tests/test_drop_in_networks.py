@@ -18,18 +18,8 @@ from small import shake
 from small_networks import WHAT_EXPORTERS_WARN_OF, of_onnx_runtime, tensors_of
 from torch import Tensor, nn
 
-from escnn_relaxed import (
-    RelaxedLinear,
-    RelaxedR2Conv,
-    RelaxedR2ConvTransposed,
-    RelaxedR3Conv,
-    RelaxedR3ConvTransposed,
-    equivariance_error,
-    export_network,
-    harden_network,
-    relax_network,
-    relaxation_summary,
-)
+import escnn_relaxed
+from escnn_relaxed import RelaxedR2Conv, harden_network, relax_network, relaxation_summary
 from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
 from escnn_relaxed.network import to_escnn
 
@@ -61,7 +51,9 @@ def parameters_of(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
 
 
-def trained(name: str, convolution: type = RelaxedR2Conv, transposed: type = RelaxedR2ConvTransposed) -> nn.Module:
+def trained(
+    name: str, convolution: type = RelaxedR2Conv, transposed: type = escnn_relaxed.RelaxedR2ConvTransposed
+) -> nn.Module:
     """The same network in every call after two steps, with relaxed layers as they are by default."""
     torch.manual_seed(0)
     network = NETWORKS[name][0](convolution, transposed)
@@ -75,7 +67,7 @@ def strict(name: str) -> nn.Module:
 
 @EVERY_NETWORK
 def test_network_of_which_nothing_is_relaxed_is_that_of_escnn(name: str) -> None:
-    layers = [functools.partial(layer, relax=None) for layer in (RelaxedR2Conv, RelaxedR2ConvTransposed)]
+    layers = [functools.partial(layer, relax=None) for layer in (RelaxedR2Conv, escnn_relaxed.RelaxedR2ConvTransposed)]
     swapped = NETWORKS[name][0](*layers)
     swapped.load_state_dict(strict(name).state_dict())
     networks = swapped, strict(name)
@@ -105,7 +97,7 @@ def test_network_is_soft_by_default_and_learns_all_of_its_few_more_parameters(na
 def test_trace_and_onnx_runtime_compute_the_same_for_any_batch_size(name: str) -> None:
     network = trained(name).eval()
     expected, axes = answer(network, name, 5), {"images": {0: "batch"}}
-    for each in (network, export_network(network)):
+    for each in (network, escnn_relaxed.export_network(network)):
         file = io.BytesIO()
         torch.onnx.export(each, (images(name),), file, dynamo=False, input_names=["images"], dynamic_axes=axes)
         assert relative_error(of_onnx_runtime(file, images(name, 5)), expected) <= SINGLE_REORDERED
@@ -162,9 +154,13 @@ class Classifier(nn.Module):
 KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[type]]] = {
     "U-Net": (lambda: drop_in_networks.SkipUNet(R2Conv, R2ConvTransposed), (3, 8, 8), [RelaxedR2Conv] * 4),
     "irreps": (lambda: drop_in_networks.Irreps(R2Conv, R2ConvTransposed), (1, 12, 12), [RelaxedR2Conv] * 3),
-    "linear": (Classifier, (1, 7, 7), [RelaxedR2Conv, *[RelaxedLinear] * 2]),
-    "volumes": (in_space, (1, 8, 8, 8), [RelaxedR3Conv] * 3),
-    "volumes, gates": (gated_in_space, (1, 7, 7, 7), [RelaxedR3Conv, RelaxedR3ConvTransposed]),
+    "linear": (Classifier, (1, 7, 7), [RelaxedR2Conv, *[escnn_relaxed.RelaxedLinear] * 2]),
+    "volumes": (in_space, (1, 8, 8, 8), [escnn_relaxed.RelaxedR3Conv] * 3),
+    "volumes, gates": (
+        gated_in_space,
+        (1, 7, 7, 7),
+        [escnn_relaxed.RelaxedR3Conv, escnn_relaxed.RelaxedR3ConvTransposed],
+    ),
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
@@ -201,7 +197,9 @@ def test_network_is_relaxed_hardened_to_the_last_bit_and_given_back(kind: str) -
     relaxed = relax_network(theirs, relax={"rotation": 0.25, "translation": 0.5})
     layers = layers_of(relaxed)
     assert [type(layer) for layer in layers][: len(KINDS[kind][2])] == KINDS[kind][2]
-    assert all(("translation" in layer.domain_frequency) != isinstance(layer, RelaxedLinear) for layer in layers)
+    assert all(
+        ("translation" in layer.domain_frequency) != isinstance(layer, escnn_relaxed.RelaxedLinear) for layer in layers
+    )
     assert relaxation_summary(relaxed).strict == {}
     assert relative_error(answer_to(relaxed, images), expected) <= SINGLE_REORDERED
     before = answer_to(harden_network(relaxed), images)
@@ -219,7 +217,7 @@ def test_network_is_relaxed_hardened_to_the_last_bit_and_given_back(kind: str) -
 def test_exported_network_computes_the_same_and_is_saved(kind: str) -> None:
     theirs, images = of_kind(kind)
     soft = softened(relax_network(theirs, relax={"rotation": 0.25, "translation": 0.5}))
-    exported = export_network(soft)
+    exported = escnn_relaxed.export_network(soft)
     assert not layers_of(exported)
     assert not {t.data_ptr() for t in tensors_of(soft)} & {t.data_ptr() for t in tensors_of(exported)}
     for each in (exported, pickle.loads(pickle.dumps(exported))):
@@ -249,6 +247,6 @@ def test_network_with_linear_maps_is_measured() -> None:
     assert all(row.error > 1e-3 for row in rows)
     rows = relaxation_summary(harden_network(soft), data=images, in_type=IMAGE).rows
     assert all(row.error <= ROUNDING for row in rows)
-    report = equivariance_error(harden_network(soft), layer="middle.0", data=images, in_type=IMAGE)
+    report = escnn_relaxed.equivariance_error(harden_network(soft), layer="middle.0", data=images, in_type=IMAGE)
     assert len(report.rows) == 7
     assert max(row.error for row in report.rows) <= ROUNDING

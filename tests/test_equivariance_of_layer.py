@@ -2,20 +2,10 @@
 
 from typing import Any
 
+import errors
 import pytest
 import small
-from errors import (
-    BROKEN,
-    ROUNDING,
-    answer_to,
-    equivariance_error,
-    largest_error,
-    on_grid_elements,
-    reflections,
-    relative_error,
-    rotations,
-    shift_error,
-)
+from errors import BROKEN, ROUNDING, equivariance_error, largest_error, shift_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import SOFT_PARTS, TORUS, build, soft_layer
@@ -33,7 +23,7 @@ from escnn_relaxed import RelaxedR2Conv, harden_network
 def test_strict_layer_is_equivariant(space: str, pair: str, soft_part: str) -> None:
     layer = build(*small.types(space, pair), **TORUS, relax=None, soft_part=soft_part)
     features = small.random_input(layer.in_type, 5, 5)
-    if on_grid_elements(layer.in_type.gspace):
+    if errors.on_grid_elements(layer.in_type.gspace):
         assert largest_error(layer, features) <= ROUNDING
     assert shift_error(layer, features) <= ROUNDING
 
@@ -63,7 +53,7 @@ def test_layer_with_every_frequency_at_zero_is_strict(space: str, pair: str, lea
     assert largest_error(layer, features) <= ROUNDING
     assert shift_error(layer, features) <= ROUNDING
     layer.harden("translation")  # a learned ω′ might be soft in it
-    assert relative_error(harden_network(layer).filter_bank().detach(), layer.filter_bank().detach()) <= ROUNDING
+    assert errors.relative_error(harden_network(layer).filter_bank().detach(), layer.filter_bank().detach()) <= ROUNDING
 
 
 # A pair of each kind for a symmetry of each kind.
@@ -107,7 +97,10 @@ def test_one_frequency_at_zero_keeps_translation_along_that_axis(axis: int) -> N
     ],
 )
 def test_soft_subgroup_is_broken_and_no_other_than_must_be(space: str, pair: str, soft_part: str) -> None:
-    for name, elements, others in (("rotation", rotations, "reflection"), ("reflection", reflections, "rotation")):
+    for name, elements, others in (
+        ("rotation", errors.rotations, "reflection"),
+        ("reflection", errors.reflections, "rotation"),
+    ):
         if name in small.subgroups(space, 0.3):
             layer = soft_layer(space, pair, relax={name: 0.2}, soft_part=soft_part, **TORUS)
             features = small.random_input(layer.in_type, 5, 5)
@@ -115,15 +108,15 @@ def test_soft_subgroup_is_broken_and_no_other_than_must_be(space: str, pair: str
             assert shift_error(layer, features) <= ROUNDING
             # Reflections are no normal subgroup: all but one of them hold a rotation.
             is_exact = name == "reflection" or space not in small.WITH_REFLECTION
-            if name == "reflection" and rotations(layer.in_type.gspace):
-                assert largest_error(layer, features, rotations) <= ROUNDING
+            if name == "reflection" and errors.rotations(layer.in_type.gspace):
+                assert largest_error(layer, features, errors.rotations) <= ROUNDING
             assert name == "reflection" or largest_error(layer, features) > BROKEN
             assert layer.softness(name).item() == pytest.approx(layer.softness().item(), rel=ROUNDING)
             assert layer.softness() > 1e-3
             for exact in (others, "translation") if is_exact else ("translation",):
                 assert layer.softness(exact).item() <= 1e-15
                 bank = harden_network(layer, (exact,)).filter_bank().detach()
-                assert relative_error(bank, layer.filter_bank().detach()) <= ROUNDING
+                assert errors.relative_error(bank, layer.filter_bank().detach()) <= ROUNDING
 
 
 @pytest.mark.filterwarnings("ignore:rotation_coordinates='log'")
@@ -134,7 +127,7 @@ def test_integer_frequency_leaves_turns_exact_in_log_coordinates_alone(pair: str
     """The trap of the angle with the Fourier net: at ω′ = m turns by 360°/m see the same kernel."""
     layer = soft_layer("C8", pair, relax={"rotation": 0.5}, rotation_coordinates=form, **TORUS)
     features = small.random_input(layer.in_type, 5, 5)
-    quarter, half, _ = on_grid_elements(layer.in_type.gspace)
+    quarter, half, _ = errors.on_grid_elements(layer.in_type.gspace)
     layer.set_domain_frequency(rotation=2.0)
     assert equivariance_error(layer, features, quarter) > BROKEN
     assert (equivariance_error(layer, features, half) <= ROUNDING) == (form == "log")
@@ -192,5 +185,5 @@ def test_layers_are_equivariant_on_the_grid_where_they_are_strict(data, pair, ge
     layer = drawn(pair, soft_part, relax=relax, **arguments)
     features = small.random_input(layer.in_type, *size)
     # Where there is no steerable kernel between these types there is nothing to compare.
-    if answer_to(layer, features).norm() >= 1e-6 and on_grid_elements(layer.in_type.gspace):
+    if errors.answer_to(layer, features).norm() >= 1e-6 and errors.on_grid_elements(layer.in_type.gspace):
         assert largest_error(layer, features) <= ROUNDING

@@ -5,46 +5,29 @@ from functools import partial
 
 import pytest
 import small
+import small_networks as forms
 import torch
 from errors import BROKEN, FEW_TERMS, ROUNDING, SINGLE_REORDERED, largest_error, relative_error
 from group_average import check_strict_part
 from small import EVERY_KERNEL, TORUS, shake, soft_layer
-from small_networks import (
-    ALL,
-    AT_PIXELS,
-    COPIES,
-    EVERY_EXPORTED,
-    EVERY_LAYER,
-    EVERY_MODE,
-    EVERY_SOFT_LAYER,
-    another_draw,
-    answer,
-    answer_in_eval,
-    features_of,
-    layer_of,
-    left_alone,
-    loss_and_gradients,
-    tensors_of,
-    through_a_file,
-    train_a_step,
-)
+from small_networks import EVERY_LAYER, answer, answer_in_eval, features_of, layer_of, tensors_of
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from escnn_relaxed import RelaxedR2Conv, harden_network
 
 # Means of linear maps are in ``test_relaxed_linear``.
-STATIONARY = [form for form in ALL if "translation" not in form and form != "linear"]
+STATIONARY = [form for form in forms.ALL if "translation" not in form and form != "linear"]
 
 
 @EVERY_LAYER
 @pytest.mark.parametrize(("save", "load"), [("train", "eval"), ("eval", "train")])
 def test_any_mode_loads_the_state_of_any_mode(form: str, save: str, load: str) -> None:
-    layer, other = layer_of(form).train(save == "train"), another_draw(form).train(load == "train")
+    layer, other = layer_of(form).train(save == "train"), forms.another_draw(form).train(load == "train")
     answer(layer)  # what is kept, if it were state, would be there now
     expected = answer_in_eval(layer)
     assert relative_error(answer_in_eval(other), expected) > BROKEN
-    state = through_a_file(layer.state_dict(), weights_only=True)
+    state = forms.through_a_file(layer.state_dict(), weights_only=True)
     assert list(state) == list(other.state_dict())
     other.load_state_dict(state)
     assert other.training == (load == "train")
@@ -52,14 +35,14 @@ def test_any_mode_loads_the_state_of_any_mode(form: str, save: str, load: str) -
 
 
 @EVERY_LAYER
-@EVERY_MODE
-@pytest.mark.parametrize("how", COPIES)
+@forms.EVERY_MODE
+@pytest.mark.parametrize("how", forms.COPIES)
 def test_copies_compute_the_same_and_are_of_their_own(form: str, mode: str, how: str) -> None:
     layer = layer_of(form)
-    train_a_step(layer)
+    forms.train_a_step(layer)
     layer.harden("reflection")
     answer(layer.train(mode == "train"))
-    other = COPIES[how](layer)
+    other = forms.COPIES[how](layer)
     assert other.training == layer.training
     assert (other.in_type, other.out_type, other.hardened) == (layer.in_type, layer.out_type, layer.hardened)
     assert other.describe() == layer.describe()
@@ -72,9 +55,9 @@ def test_copies_compute_the_same_and_are_of_their_own(form: str, mode: str, how:
 @EVERY_LAYER
 @pytest.mark.parametrize("subgroups", [(), ("rotation",)], ids=["all", "rotation"])
 def test_layer_that_loads_the_state_of_a_hardened_one_is_hardened(form: str, subgroups: tuple[str, ...]) -> None:
-    layer, other = layer_of(form), another_draw(form)
+    layer, other = layer_of(form), forms.another_draw(form)
     layer.harden(*subgroups)
-    other.load_state_dict(through_a_file(layer.state_dict(), weights_only=True))
+    other.load_state_dict(forms.through_a_file(layer.state_dict(), weights_only=True))
     assert other.hardened == layer.hardened
     assert torch.equal(answer_in_eval(other), answer_in_eval(layer))
     other.load_state_dict(layer_of(form).state_dict())
@@ -110,7 +93,7 @@ def test_hardened_layer_is_equivariant_and_stays_so_in_training(form: str) -> No
     assert not {of.data_ptr() for of in tensors_of(layer)} & {of.data_ptr() for of in tensors_of(hardened)}
 
 
-@EVERY_SOFT_LAYER
+@forms.EVERY_SOFT_LAYER
 def test_hardening_in_place_keeps_parameters_and_state(form: str) -> None:
     """An optimiser that holds them goes on."""
     layer = layer_of(form).eval()
@@ -155,7 +138,7 @@ def test_gradients_are_those_of_finite_differences(form: str) -> None:
     assert torch.autograd.gradcheck(call, [small_features(form).requires_grad_(), *parameters], fast_mode=True)
 
 
-@EVERY_SOFT_LAYER
+@forms.EVERY_SOFT_LAYER
 def test_gradients_of_softness_are_those_of_finite_differences(form: str) -> None:
     module = Softness(layer_of(form))
     names = [name for name, _ in module.named_parameters() if name != "layer.bias"]
@@ -189,9 +172,9 @@ PRECISIONS = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
 def test_autocast_rounds_the_convolution_alone(form: str, dtype: torch.dtype) -> None:
     layer = layer_of(form, torch.float32)
     features = features_of(layer)
-    expected, gradients, softness = answer(layer), loss_and_gradients(layer, features), layer.softness()
+    expected, gradients, softness = answer(layer), forms.loss_and_gradients(layer, features), layer.softness()
     with torch.autocast("cpu", dtype):
-        found, found_gradients = answer(layer), loss_and_gradients(layer, features)
+        found, found_gradients = answer(layer), forms.loss_and_gradients(layer, features)
         assert torch.equal(layer.softness(), softness)
         bias = layer.expanded_bias
     assert bias is None or bias.dtype == torch.float32
@@ -205,7 +188,7 @@ def test_autocast_rounds_the_convolution_alone(form: str, dtype: torch.dtype) ->
         assert relative_error(a, b) <= 4 * PRECISIONS[dtype]
 
 
-@EVERY_SOFT_LAYER
+@forms.EVERY_SOFT_LAYER
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_softness_is_known_in_any_precision(form: str, dtype: torch.dtype) -> None:
     layer = layer_of(form)
@@ -216,18 +199,18 @@ def test_softness_is_known_in_any_precision(form: str, dtype: torch.dtype) -> No
     assert layer.softness().item() == 0
 
 
-@pytest.mark.parametrize("form", AT_PIXELS)
+@pytest.mark.parametrize("form", forms.AT_PIXELS)
 def test_kernel_at_every_pixel_is_not_exported(form: str) -> None:
     with pytest.raises(RuntimeError, match="has no form on plain tensors"):
         layer_of(form).export()
 
 
-@EVERY_EXPORTED
-@EVERY_MODE
+@forms.EVERY_EXPORTED
+@forms.EVERY_MODE
 def test_exported_layer_gives_the_same_numbers_and_leaves_the_layer_alone(form: str, mode: str) -> None:
     layer = layer_of(form).train(mode == "train")
     features, expected = features_of(layer), answer_in_eval(layer)
-    with left_alone(layer):
+    with forms.left_alone(layer):
         exported = layer.export()
     assert not exported.training
     assert not {of.data_ptr() for of in tensors_of(layer)} & {of.data_ptr() for of in tensors_of(exported)}
@@ -239,7 +222,7 @@ def test_exported_layer_gives_the_same_numbers_and_leaves_the_layer_alone(form: 
     assert relative_error(layer.export()(features).detach(), answer_in_eval(layer)) <= ROUNDING
 
 
-@EVERY_EXPORTED
+@forms.EVERY_EXPORTED
 def test_exported_layer_can_be_trained_and_saved(form: str) -> None:
     exported, features = layer_of(form).export(), features_of(layer_of(form))
     other, found = layer_of(form).export(), exported(features)

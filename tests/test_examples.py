@@ -12,6 +12,7 @@ import torch
 from errors import SINGLE_REORDERED
 
 from escnn_relaxed import harden_network
+from escnn_relaxed.measure import poses
 
 pytest.importorskip("sklearn")
 
@@ -19,7 +20,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPT = EXAMPLES / "does_softness_help.py"
 
 
-def test_script_of_softness_compares_networks_on_three_splits(
+def test_script_of_softness_compares_networks_on_the_same_splits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In an empty folder and without the folder of the examples, as a copy of it."""
@@ -27,6 +28,14 @@ def test_script_of_softness_compares_networks_on_three_splits(
     copy.write_text(SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     script = runpy.run_path(str(copy))
+
+    def load_few(seed: int, turned: float) -> object:
+        training, (images, labels) = script["load"](seed, turned)
+        return training, (images[:60], labels[:60])
+
+    monkeypatch.setattr(poses, "_STEPS", 40)  # for ``test_poses`` to see
+    for name, value in {"load": load_few, "SEEDS": 2}.items():
+        monkeypatch.setitem(script["main"].__globals__, name, value)
     script["main"](["--smoke", "--turned", "180"])
     printed = capsys.readouterr().out
     mean, gain = r" +\d+\.\d ± \d+\.\d", r" +[+-]\d+\.\d ± \d+\.\d"
@@ -37,10 +46,11 @@ def test_script_of_softness_compares_networks_on_three_splits(
     assert [path.name for path in tmp_path.iterdir()] == ["copy.py"]
 
 
-def test_letters_break_reflection_and_keep_rotation() -> None:
-    trials, poses = runpy.run_path(str(EXAMPLES / "which_symmetry.py"))["ask"](seed=0, epochs=12)
+def test_letters_break_reflection_and_keep_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poses, "_STEPS", 40)
+    trials, found = runpy.run_path(str(EXAMPLES / "which_symmetry.py"))["ask"](seed=0, epochs=12)
     assert trials.helps == {"rotation": False, "reflection": True}
-    assert poses.equal == {"rotation": True, "reflection": True}
+    assert found.equal == {"rotation": True, "reflection": True}
 
 
 # Sides that halve symmetrically: multiples of 4 where a pooling takes blocks of 2 × 2, 8n + 1 where a stride does.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import small
+import small_networks as networks
 import torch
 from errors import ROUNDING, SINGLE, SINGLE_REORDERED, relative_error
 from escnn import gspaces
@@ -15,18 +16,7 @@ from escnn import nn as enn
 from escnn.group import directsum
 from escnn.gspaces import GSpace2D
 from escnn.nn import EquivariantModule, FieldType
-from small_networks import (
-    BATCH,
-    C4,
-    IRREPS,
-    MIXED,
-    WHAT_EXPORTERS_WARN_OF,
-    answers,
-    mixed_network,
-    of_onnx_runtime,
-    settled,
-    tensors_of,
-)
+from small_networks import C4, IRREPS, MIXED, settled
 from torch import Tensor, nn
 
 from escnn_relaxed import export_network
@@ -173,7 +163,7 @@ IN_SINGLE = ("group pooling", "norm pooling", "gates", "branches")
 
 # escnn's einsum of two regular fields in a row fails in GNormBatchNorm, and its concatenation leaves a file open.
 pytestmark = [
-    *WHAT_EXPORTERS_WARN_OF,
+    *networks.WHAT_EXPORTERS_WARN_OF,
     pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO name='/dev/null':Warning"),
     pytest.mark.filterwarnings("ignore:unclosed file <_io.TextIOWrapper name='/dev/null':ResourceWarning"),
 ]
@@ -186,7 +176,9 @@ def test_module_is_exported_with_its_precision_and_in_memory_of_its_own(name: st
     features = small.random_input(single.in_type, 9, 9, dtype=torch.float32)
     exported = export_network(single)
     assert not any(isinstance(part, EquivariantModule) for part in exported.modules())
-    assert not {t.data_ptr() for t in tensors_of(single)} & {t.data_ptr() for t in tensors_of(exported)}
+    assert not {t.data_ptr() for t in networks.tensors_of(single)} & {
+        t.data_ptr() for t in networks.tensors_of(exported)
+    }
     with torch.no_grad():
         # A copy: some of escnn's functions are in place.
         expected, found = single.eval()(single.in_type(features.clone())).tensor, exported(features)
@@ -196,7 +188,7 @@ def test_module_is_exported_with_its_precision_and_in_memory_of_its_own(name: st
         assert relative_error(exported.double()(features.double()).float(), found) <= SINGLE
     if not name.startswith(IN_SINGLE):
         double = settled(MODULES[name]()).double()
-        expected, found = answers(double, export_network(double))
+        expected, found = networks.answers(double, export_network(double))
         assert found.dtype == expected.dtype
         assert relative_error(found, expected) <= ROUNDING
 
@@ -235,19 +227,21 @@ def test_exported_module_runs_in_onnx_runtime_for_any_batch_size(name: str, dyna
     features = small.random_input(module.in_type, 9, 9, dtype=torch.float32)
     named = {"input_names": ["features"], "dynamo": dynamo}
     if dynamo:
-        torch.onnx.export(exported, (features,), dynamic_shapes=({0: BATCH},), verbose=False, **named).save(file)
+        torch.onnx.export(exported, (features,), dynamic_shapes=({0: networks.BATCH},), verbose=False, **named).save(
+            file
+        )
     else:
         torch.onnx.export(exported, (features,), file, dynamic_axes={"features": {0: "batch"}}, **named)
     more = torch.cat([features, 2 * features.flip(0)])
     with torch.no_grad():
-        assert relative_error(of_onnx_runtime(file, more), exported(more)) <= SINGLE_REORDERED
+        assert relative_error(networks.of_onnx_runtime(file, more), exported(more)) <= SINGLE_REORDERED
 
 
 @pytest.mark.slow
 def test_exported_networks_run_where_escnn_is_not_installed(tmp_path: Path) -> None:
     """Saved modules give the same numbers in a process where escnn cannot be imported."""
     saved, file = [], tmp_path / "networks.pt"
-    for module in (settled(mixed_network()), *(settled(make()) for make in MODULES.values())):
+    for module in (settled(networks.mixed_network()), *(settled(make()) for make in MODULES.values())):
         exported = export_network(module)
         features = small.random_input(module.in_type, 9, 9, dtype=torch.float32)
         saved.append((exported, features, exported(features).detach()))

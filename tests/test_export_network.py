@@ -7,46 +7,36 @@ from pathlib import Path
 
 import pytest
 import small
+import small_networks as networks
 import torch
 from errors import BROKEN, SINGLE, SINGLE_REORDERED, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor, R2Conv
-from small_networks import (
-    BATCH,
-    C4,
-    EVERY_MODE,
-    WHAT_EXPORTERS_WARN_OF,
-    Block,
-    OnTensors,
-    answers,
-    left_alone,
-    mixed_network,
-    of_onnx_runtime,
-    settled,
-    tensors_of,
-)
+from small_networks import C4, Block, OnTensors, settled
 from small_networks import layer_to_export as soft_layer
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network, harden_network
 
-pytestmark = WHAT_EXPORTERS_WARN_OF
+pytestmark = networks.WHAT_EXPORTERS_WARN_OF
 
 
 def assert_same(network: nn.Module, exported: nn.Module) -> None:
-    expected, found = answers(network, exported)
+    expected, found = networks.answers(network, exported)
     assert relative_error(found, expected) <= SINGLE
 
 
-@EVERY_MODE
+@networks.EVERY_MODE
 def test_network_that_mixes_strict_and_soft_layers_is_exported_and_left_as_it_was(mode: str) -> None:
-    network = settled(mixed_network()).train(mode == "train")
+    network = settled(networks.mixed_network()).train(mode == "train")
     network[1][0].train(mode != "train")
-    with left_alone(network, but="filter"):  # which R2Conv builds when the mode changes
+    with networks.left_alone(network, but="filter"):  # which R2Conv builds when the mode changes
         exported = export_network(network)
     assert not any(module.training or isinstance(module, EquivariantModule) for module in exported.modules())
-    assert not {t.data_ptr() for t in tensors_of(network)} & {t.data_ptr() for t in tensors_of(exported)}
+    assert not {t.data_ptr() for t in networks.tensors_of(network)} & {
+        t.data_ptr() for t in networks.tensors_of(exported)
+    }
     assert_same(network, exported)
     assert [name for name, _ in exported.named_children()] == [name for name, _ in network.named_children()]
 
@@ -66,7 +56,7 @@ def doubled(module: nn.Module, *inputs: object) -> object:
     return inputs[-1] * 2.0 if len(inputs) > 1 else None
 
 
-@EVERY_MODE
+@networks.EVERY_MODE
 def test_plain_modules_behind_the_fields_are_copied_with_their_hooks(mode: str) -> None:
     head = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 5), nn.Dropout(0.5))
     head[1].register_forward_hook(doubled)
@@ -79,7 +69,7 @@ def test_plain_modules_behind_the_fields_are_copied_with_their_hooks(mode: str) 
     assert head.training == (mode == "train")
     with torch.no_grad():
         head[1].weight.zero_()
-    _, again = answers(network, exported)
+    _, again = networks.answers(network, exported)
     assert not torch.allclose(again, again[:1].expand_as(again))
 
 
@@ -142,7 +132,7 @@ PLACES = {
 
 @pytest.mark.parametrize(("place", "register"), [(place, REGISTER[n % 3]) for n, place in enumerate(PLACES)])
 def test_hooks_that_would_be_lost_are_refused_by_name(place: str, register: str) -> None:
-    network = settled(mixed_network())
+    network = settled(networks.mixed_network())
     handle = getattr(PLACES[place](network), register)(doubled)
     kind = register.removeprefix("register_").replace("full_", "")
     with pytest.raises(ValueError, match=rf"^{re.escape(place)} has {kind}s, which would be lost: remove them"):
@@ -171,7 +161,7 @@ def devices(module: nn.Module) -> set[str]:
 
 
 def test_every_tensor_of_what_is_exported_moves_with_it_and_indices_are_where_the_network_is() -> None:
-    exported = export_network(settled(enn.SequentialModule(mixed_network()[:-1], enn.NormPool(C4))))
+    exported = export_network(settled(enn.SequentialModule(networks.mixed_network()[:-1], enn.NormPool(C4))))
     assert (devices(exported), devices(exported.to("meta"))) == ({"cpu"}, {"meta"})
     # A NormPool has no tensor that would say where.
     network = enn.SequentialModule(enn.InnerBatchNorm(C4), enn.NormPool(C4)).to("meta")
@@ -316,7 +306,7 @@ def in_translation(**arguments: object) -> RelaxedR2Conv:
 FORMS: dict[str, Callable[[], EquivariantModule]] = {
     "stationary": lambda: soft_layer(C4, padding=0),
     "in translation": lambda: in_translation(padding=1, padding_mode="reflect"),
-    "network": lambda: settled(mixed_network()),
+    "network": lambda: settled(networks.mixed_network()),
 }
 
 
@@ -325,7 +315,7 @@ FORMS: dict[str, Callable[[], EquivariantModule]] = {
 def test_exported_module_is_a_trace_and_a_program_that_are_saved_and_loaded(form: str, tmp_path: Path) -> None:
     exported = export_network(FORMS[form]())
     torch.jit.save(torch.jit.trace(exported, images()), tmp_path / "trace.pt")
-    program = torch.export.export(exported, (images(),), dynamic_shapes=({0: BATCH},))
+    program = torch.export.export(exported, (images(),), dynamic_shapes=({0: networks.BATCH},))
     torch.export.save(program, tmp_path / "program.pt2")
     for loaded in torch.jit.load(tmp_path / "trace.pt"), torch.export.load(tmp_path / "program.pt2").module():
         for batch in (1, 5):
@@ -347,7 +337,7 @@ def test_onnx_runtime_computes_the_same_for_images_of_any_size() -> None:
     program.save(file)
     for size in SIDES:
         features = small.random_input(C4, *size, dtype=torch.float32)
-        assert relative_error(of_onnx_runtime(file, features), exported(features)) <= SINGLE_REORDERED
+        assert relative_error(networks.of_onnx_runtime(file, features), exported(features)) <= SINGLE_REORDERED
 
 
 @pytest.mark.slow
@@ -378,7 +368,7 @@ def test_older_exporter_to_onnx_takes_layers_soft_in_translation(kind: type[Rela
     layer = kind(C4, C4, 3, padding=1, relax={"translation": 0.25}, initial_softness=0.3)
     exported, features, file = layer.export(), torch.randn(1, C4.size, 7, 6), io.BytesIO()
     torch.onnx.export(exported, (features,), file, dynamo=False)
-    assert relative_error(of_onnx_runtime(file, features), exported(features)) <= SINGLE_REORDERED
+    assert relative_error(networks.of_onnx_runtime(file, features), exported(features)) <= SINGLE_REORDERED
 
 
 LAYERS: dict[str, Callable[[], EquivariantModule]] = {
@@ -407,7 +397,7 @@ def test_compiled_layer_sees_changes_in_evaluation(layer: str) -> None:
 def test_layer_on_geometric_tensors_is_traced_and_a_graph_for_torch_export(layer: str) -> None:
     module = OnTensors(LAYERS[layer]()).eval()
     traced = torch.jit.trace(module, images())
-    program = torch.export.export(module, (images(),), dynamic_shapes=({0: BATCH},)).module()
+    program = torch.export.export(module, (images(),), dynamic_shapes=({0: networks.BATCH},)).module()
     features = images(5)
     for found in traced(features), program(features):
         assert relative_error(found, module(features)) <= SINGLE

@@ -8,24 +8,20 @@ from small import EVERY_KERNEL, soft_regular_layer
 from escnn_relaxed import RelaxedR2Conv, frequency_penalty, parameter_groups
 
 
-def learning_layer(soft_part: str, start: float, **arguments: float) -> RelaxedR2Conv:
-    return soft_regular_layer(soft_part, relax={"rotation": start}, learn_relaxation=True, **arguments)
-
-
-def soft_loss(layer: RelaxedR2Conv) -> torch.Tensor:
-    """The distance to the answer of another layer, which is soft."""
-    torch.manual_seed(5)
-    target = soft_regular_layer(initial_softness=0.5)
-    features = layer.in_type(small.random_input(layer.in_type, 5, 5, batch=4))
-    return (layer(features).tensor - target(features).tensor.detach()).square().mean()
+def learning_layer(soft_part: str, start: float) -> RelaxedR2Conv:
+    return soft_regular_layer(soft_part, relax={"rotation": start}, learn_relaxation=True)
 
 
 def learned_frequency(layer: RelaxedR2Conv, penalty: float, task: bool, steps: int = 40) -> float:
+    """The task is the answer of another layer, which is soft."""
     optimiser = torch.optim.Adam(parameter_groups(layer, 3e-2), lr=3e-2)
+    torch.manual_seed(5)
+    target, features = soft_regular_layer(initial_softness=0.5), small.random_input(layer.in_type, 5, 5, batch=4)
+    wanted = target(features := layer.in_type(features)).tensor.detach()
     for _ in range(steps):
         optimiser.zero_grad()
         loss = penalty * frequency_penalty(layer)
-        (loss + soft_loss(layer) if task else loss).backward()
+        (loss + (layer(features).tensor - wanted).square().mean() if task else loss).backward()
         optimiser.step()
     return abs(layer.domain_frequency["rotation"].item())
 

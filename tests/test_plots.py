@@ -13,14 +13,7 @@ from errors import on_grid_elements, transform
 from small import ROUGH, build, soft_regular_layer
 from small_networks import convolution
 
-from escnn_relaxed.measure import (
-    EquivarianceReport,
-    ErrorRow,
-    ProfileRow,
-    RobustnessReport,
-    RobustnessRow,
-    SymmetryProfile,
-)
+from escnn_relaxed import measure
 
 mpl.use("Agg")
 from escnn_relaxed import plots
@@ -41,13 +34,15 @@ def ticks(labels: list[mpl.text.Text]) -> list[str]:
     return [label.get_text() for label in labels]
 
 
-def report(degrees: range, subgroup: str = "rotation") -> EquivarianceReport:
+def report(degrees: range, subgroup: str = "rotation") -> measure.EquivarianceReport:
     """Errors that are the angle in turns; multiples of 90° are exact."""
     rows = [
-        ErrorRow("", subgroup, math.radians(d), "interpolated" if d % 90 else "exact", d / 360, 0.01 if d % 90 else 0.0)
+        measure.ErrorRow(
+            "", subgroup, math.radians(d), "interpolated" if d % 90 else "exact", d / 360, 0.01 if d % 90 else 0.0
+        )
         for d in degrees
     ]
-    return EquivarianceReport("", tuple(rows[::-1]))
+    return measure.EquivarianceReport("", tuple(rows[::-1]))
 
 
 def test_a_sweep_is_a_line_in_the_order_of_angles_closed_where_it_is_whole() -> None:
@@ -142,15 +137,17 @@ def test_filters_over_positions_are_what_the_layer_multiplies_with(
 QUARTER = math.pi / 2
 
 
-def turned(angle: float, accuracy: float, **others: Any) -> RobustnessRow:
+def turned(angle: float, accuracy: float, **others: Any) -> measure.RobustnessRow:
     values = {"subgroup": "rotation", "kind": "exact", "resampling": 0.9, **others}
-    return RobustnessRow(
+    return measure.RobustnessRow(
         "", values["subgroup"], math.radians(angle), values["kind"], accuracy, 0.5, 0.1, values["resampling"]
     )
 
 
 def test_accuracy_by_angle_begins_and_ends_with_images_as_they_are() -> None:
-    report = RobustnessReport(0.9, 100, (turned(180, 0.5), turned(45, 0.6, kind="interpolated", resampling=0.8)))
+    report = measure.RobustnessReport(
+        0.9, 100, (turned(180, 0.5), turned(45, 0.6, kind="interpolated", resampling=0.8))
+    )
     axes = plots.plot_robustness(report)
     curve = axes.lines[0]
     assert curve.get_xdata() == pytest.approx([0, 45, 180, 360])
@@ -161,11 +158,11 @@ def test_accuracy_by_angle_begins_and_ends_with_images_as_they_are() -> None:
     assert dashed.get_ydata() == pytest.approx([90, 80, 90, 90])
 
 
-PROFILE = SymmetryProfile(
+PROFILE = measure.SymmetryProfile(
     (
-        ProfileRow("conv", "rotation 90° about x", "rotation", QUARTER, 0.4, 0.1),
-        ProfileRow("conv", "rotation 90° about z", "rotation", QUARTER, 0.0),
-        ProfileRow("conv", "inversion", "reflection", 0.0, 0.05, 0.2),
+        measure.ProfileRow("conv", "rotation 90° about x", "rotation", QUARTER, 0.4, 0.1),
+        measure.ProfileRow("conv", "rotation 90° about z", "rotation", QUARTER, 0.0),
+        measure.ProfileRow("conv", "inversion", "reflection", 0.0, 0.05, 0.2),
     )
 )
 
@@ -187,7 +184,7 @@ def test_elements_have_bars_beside_their_names() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["broken", "kept"]
 
 
-SHIFTS = RobustnessReport(0.9, 100, (turned(0, 0.5, subgroup="translation"),))
+SHIFTS = measure.RobustnessReport(0.9, 100, (turned(0, 0.5, subgroup="translation"),))
 BAD: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
     (plots.plot_equivariance_error, (report(range(90, 180, 90), "translation"),), "no rotation or reflection"),
     (plots.plot_filters_over_rotations, (layer("SO(2)", "trivial -> irreps"),), "out_field must be a regular field"),
@@ -195,7 +192,7 @@ BAD: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
     (plots.plot_filters_over_rotations, (layer("C4", "trivial -> regular"), 1), "out_field must be below 1, the"),
     (plots.plot_filter_over_positions, (soft_regular_layer(), 5, 4), "out_channel must be below 4"),
     (plots.plot_filters_over_rotations, (small.volume_layer(CUBE),), "layers must be RelaxedR2Conv.*got RelaxedR3Conv"),
-    (plots.plot_symmetry_profile, (SymmetryProfile(()),), "whose layers know the same elements"),
+    (plots.plot_symmetry_profile, (measure.SymmetryProfile(()),), "whose layers know the same elements"),
     (plots.plot_robustness, (SHIFTS,), "has no rotation or reflection"),
     (plots.plot_robustness, ({"a": PROFILE},), "reports: 'a' must be of robustness_report"),
 ]

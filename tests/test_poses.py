@@ -21,7 +21,7 @@ D4 = gspaces.flipRot2dOnR2(4)
 @pytest.fixture(autouse=True)
 def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear images need fewer steps."""
-    monkeypatch.setattr(poses, "_STEPS", 120)
+    monkeypatch.setattr(poses, "_STEPS", 40)
 
 
 def sevens(count: int = 200) -> Tensor:

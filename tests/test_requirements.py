@@ -1,6 +1,7 @@
 """What does not work is refused on import, with what to type; what is required is pinned, as setup.py allows."""
 
 import importlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -22,43 +23,52 @@ def test_torch_that_is_too_old_is_refused_on_import(monkeypatch: pytest.MonkeyPa
         importlib.reload(versions)
 
 
-def said_on_import(code: str, first_on_the_path: Path) -> str:
-    path = [str(first_on_the_path), str(ROOT)]
-    command = [sys.executable, "-c", f"import sys\nsys.path[:0] = {path}\n{code}"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
-
-
+# In one process, since torch takes longest: what is said where escnn and the package are imported anew after some code.
+IN_TURN = """
+import contextlib, io, json, sys, traceback
+said = []
+for folder, code in json.load(sys.stdin):
+    for name in [name for name in sys.modules if name.startswith(("escnn", "lie_learn"))]:
+        del sys.modules[name]
+    sys.path.insert(0, folder)
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            exec(code + "; import escnn_relaxed; from escnn import gspaces, nn")
+        except ImportError:
+            traceback.print_exc()
+    said.append(errors.getvalue())
+print(json.dumps(said))
+"""
 WITHOUT_LIE_LEARN = """
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "lie_learn":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-sys.meta_path.insert(0, Missing())
-import escnn_relaxed
-escnn_relaxed.RelaxedR2Conv
-"""
+sys.meta_path.insert(0, Missing()); import escnn_relaxed; escnn_relaxed.RelaxedR2Conv"""
+BROKEN = (
+    "from lie_learn.representations.SO3.irrep_bases import change_of_basis_matrix",
+    "raise ValueError('numpy.dtype size changed, may indicate binary incompatibility')",
+)
 
 
-def test_lie_learn_that_does_not_import_or_is_missing_is_named_with_what_helps(tmp_path: Path) -> None:
-    """Without its compiled parts, compiled for another NumPy; or not there at all."""
-    folder = tmp_path / "lie_learn" / "representations" / "SO3"
-    folder.mkdir(parents=True)
-    for package in (folder, folder.parent, folder.parent.parent):
-        (package / "__init__.py").touch()
-    for text in (
-        "from lie_learn.representations.SO3.irrep_bases import change_of_basis_matrix",
-        "raise ValueError('numpy.dtype size changed, may indicate binary incompatibility')",
-    ):
+def test_what_is_said_on_import_where_py3nj_or_lie_learn_is_missing_or_does_not_work(tmp_path: Path) -> None:
+    """Nothing of py3nj. Of lie_learn, without its compiled parts or compiled for another NumPy, what helps."""
+    situations = [(str(tmp_path), "sys.modules['py3nj'] = None")]
+    for number, text in enumerate(BROKEN):
+        folder = tmp_path / f"{number}" / "lie_learn" / "representations" / "SO3"
+        folder.mkdir(parents=True)
+        (tmp_path / f"{number}" / "lie_learn" / "__init__.py").touch()
         (folder / "wigner_d.py").write_text(text)
-        said = said_on_import("import escnn_relaxed", tmp_path).splitlines()[-1]
-        assert said.startswith("ImportError: escnn needs lie_learn, which does not import here")
-        assert said.endswith("Type there: pip install ./compat")
-    said = said_on_import(WITHOUT_LIE_LEARN, tmp_path / "lie_learn").splitlines()[-1]
+        situations.append((str(tmp_path / f"{number}"), "pass"))
+    command = [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{IN_TURN}"]
+    given = json.dumps([*situations, (str(tmp_path), WITHOUT_LIE_LEARN)])
+    found = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
+    of_py3nj, *broken, missing = json.loads(found.stdout)
+    assert not of_py3nj + found.stderr
+    for said in broken:
+        assert "ImportError: escnn needs lie_learn, which does not import here" in said
+        assert said.strip().endswith("Type there: pip install ./compat")
+    said = missing.splitlines()[-1]
     assert said.startswith("ImportError: RelaxedR2Conv needs escnn and lie_learn")
     assert "README.md says what to type" in said
-
-
-def test_package_that_is_imported_first_silences_what_escnn_says_of_py3nj(tmp_path: Path) -> None:
-    code = "sys.modules['py3nj'] = None; import escnn_relaxed; from escnn import gspaces, nn"
-    assert not said_on_import(code, tmp_path)

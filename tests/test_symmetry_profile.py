@@ -96,11 +96,7 @@ def test_elements_of_space_stand_by_their_axes() -> None:
 
 @pytest.mark.parametrize(
     ("space", "pair"),
-    [
-        ("D4", "regular -> trivial"),
-        ("D4 axis 45°", "quotient -> regular"),
-        ("O(2)", "irreps -> irreps"),
-    ],
+    [("D4", "regular -> trivial"), ("D4 axis 45°", "quotient -> regular"), ("O(2)", "irreps -> irreps")],
 )
 def test_tied_kernels_know_themselves_as_moved_by_taps(space: str, pair: str) -> None:
     """The same from functions of the group as from the filter bank, which the base of all kernels moves."""
@@ -220,7 +216,7 @@ def test_draws_have_the_covariance_of_the_posterior() -> None:
 
 def test_errors_of_a_profile_are_those_of_the_posterior() -> None:
     """Against weights that are drawn with the dense Σ, and set by hand."""
-    network, count = Classifier().eval(), 100
+    network, count = Classifier().eval(), 50
     evidence = SoftnessEvidence(network, observations=24)
     with pytest.raises(RuntimeError, match="symmetry_profile needs what an update learns"):
         evidence.symmetry_profile()
@@ -233,16 +229,16 @@ def test_errors_of_a_profile_are_those_of_the_posterior() -> None:
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     covariance = dense_posterior(evidence._present())
     changes = torch.distributions.MultivariateNormal(0 * covariance[0], covariance).sample((count,))
-    squares = []
+    drawn, squares = copy.deepcopy(network), []
+    pairs = entries(drawn)
     for change in changes:
-        drawn = copy.deepcopy(network)
-        pairs = entries(drawn)
+        drawn.load_state_dict(before)
         for (parameter, places), step in zip(pairs, change.split([len(of) for _, of in pairs]), strict=True):
             parameter.data.view(-1)[places] += step
         errors = [row.error for row in symmetry_profile(drawn).rows]
         squares.append([(error - row.error) ** 2 for error, row in zip(errors, profile.rows, strict=True)])
     expected = np.sqrt(np.mean(squares, axis=0))
-    # Both root mean squares have an error of 1 / √(2 count), so that their ratio has one of 0.1.
+    # Both root mean squares have an error of 1 / √(2 count), so that their ratio has one of 0.14.
     assert [row.deviation for row in profile.rows] == pytest.approx(expected.tolist(), rel=0.4)
     assert " ± " in str(profile)
 

@@ -6,21 +6,12 @@ from pathlib import Path
 
 import pytest
 import small
+import small_networks as forms
 import torch
 from errors import ROUNDING, relative_error
 from escnn.nn import EquivariantModule, R2Conv
 from small import EVERY_KIND, SIZES, build, relaxation, volume_layer, volume_type
-from small_networks import (
-    A_FEW_FORMS,
-    EVERY_FORM,
-    EVERY_MODE,
-    OnTensors,
-    answer,
-    features_of,
-    layer_of,
-    loss_and_gradients,
-    train_a_step,
-)
+from small_networks import OnTensors, answer, features_of, layer_of
 from torch import Tensor, distributed, nn
 from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
@@ -35,12 +26,12 @@ from escnn_relaxed import RelaxedR2Conv
 FORWARDS = pytest.mark.filterwarnings("ignore:`torch.jit.* is deprecated:DeprecationWarning")
 
 
-@EVERY_FORM
+@forms.EVERY_FORM
 def test_channels_last_and_sliced_images_give_the_same_answer_and_gradients(form: str) -> None:
     layer = layer_of(form).eval()
     features = features_of(layer)
     last = features.contiguous(memory_format=torch.channels_last)
-    for a, b in zip(loss_and_gradients(layer, last), loss_and_gradients(layer, features), strict=True):
+    for a, b in zip(forms.loss_and_gradients(layer, last), forms.loss_and_gradients(layer, features), strict=True):
         assert relative_error(a, b) <= ROUNDING
     strided = torch.stack([features, features], dim=-1)[..., 0]
     assert relative_error(answer(layer, strided), answer(layer, features)) <= ROUNDING
@@ -64,14 +55,14 @@ def test_second_derivatives_are_right(kind: str) -> None:
     assert torch.autograd.gradgradcheck(of, (features, *values), fast_mode=True)
 
 
-@EVERY_MODE
-@A_FEW_FORMS
+@forms.EVERY_MODE
+@forms.A_FEW_FORMS
 def test_ensemble_of_layers_is_mapped_over_its_parameters(form: str, mode: str) -> None:
     """``vmap`` of ``functional_call``, and of its gradient, as of any module."""
     layers = [OnTensors(layer_of(form)) for _ in range(3)]
     for seed, layer in enumerate(layers):
         torch.manual_seed(seed)
-        train_a_step(layer.fields, torch.optim.SGD(layer.parameters(), lr=0.1 * (seed + 1)))
+        forms.train_a_step(layer.fields, torch.optim.SGD(layer.parameters(), lr=0.1 * (seed + 1)))
         layer.train(mode == "train")
     state, constants = stack_module_state(layers)
     skeleton = copy.deepcopy(layers[0]).to("meta")
@@ -110,8 +101,8 @@ def test_dual_weights_have_a_slope_where_their_bank_is_kept() -> None:
 
 
 @FORWARDS
-@EVERY_MODE
-@A_FEW_FORMS
+@forms.EVERY_MODE
+@forms.A_FEW_FORMS
 def test_derivatives_go_forwards_too(form: str, mode: str) -> None:
     """The slope along a direction of all parameters and the image, against the derivatives backwards."""
     layer = OnTensors(layer_of(form).train(mode == "train"))
@@ -142,7 +133,7 @@ def with_weights(layer: RelaxedR2Conv) -> list[nn.Module]:
     return [module for module in layer.modules() if "weights" in dict(module.named_parameters(recurse=False))]
 
 
-@A_FEW_FORMS
+@forms.A_FEW_FORMS
 def test_parametrized_weights_are_those_that_count(form: str) -> None:
     layer, doubled = layer_of(form), layer_of(form)
     with torch.no_grad():
@@ -156,14 +147,14 @@ def test_parametrized_weights_are_those_that_count(form: str) -> None:
     with torch.no_grad():
         assert relative_error(layer.export()(features_of(layer)), answer(doubled)) <= ROUNDING
     assert layer.softness().item() == pytest.approx(doubled.softness().item())
-    train_a_step(layer)
+    forms.train_a_step(layer)
     for module in modules:
         assert module.parametrizations.weights.original.grad.any()
         parametrize.remove_parametrizations(module, "weights")
     assert layer.state_dict().keys() == doubled.state_dict().keys()
 
 
-@EVERY_FORM
+@forms.EVERY_FORM
 def test_empty_batch_and_batch_of_one_and_the_meta_device_give_what_they_should(form: str) -> None:
     """The last as counters of operations and of memory want it."""
     layer = layer_of(form).eval()
