@@ -243,6 +243,14 @@ def test_errors_of_a_profile_are_those_of_the_posterior() -> None:
     assert " ± " in str(profile)
 
 
+def test_a_profile_of_weights_that_are_known_has_no_errors() -> None:
+    evidence = SoftnessEvidence(Classifier().eval(), observations=24)
+    evidence.update(images(24))
+    evidence._learned = {key: replace(known, precision=1e12) for key, known in evidence._learned.items()}
+    # Draws change a weight by 1e-6.
+    assert max(row.deviation for row in evidence.symmetry_profile(10).rows) < 1e-5
+
+
 def test_a_profile_knows_what_was_hardened_after_the_update() -> None:
     network = Classifier().eval()
     evidence = SoftnessEvidence(network, observations=24)

@@ -122,7 +122,7 @@ class DomainPoints(ExactConstants):
             else:
                 places = (self.constant("origin") if positions is None else positions).unsqueeze(2)
             parts = places.unsqueeze(3), points.unsqueeze(2)
-            shape = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+            shape = np.broadcast_shapes(*(part.shape[:-1] for part in parts))  # torch's imports sympy
             points = torch.cat([part.expand(*shape, -1) for part in parts], -1).flatten(2, 3)
         return points * frequency.scale(self.columns, points) if self.columns else points
 
