@@ -1,6 +1,6 @@
 """Networks to copy, shown in docs/how-to/networks.md: a U-Net, a ResNet, a regression.
 
-Each takes plain tensors. ``RelaxedR2Conv`` with ``relax=None``, or ``R2Conv``, makes them strict.
+Each takes plain tensors. ``relax=None`` makes a layer strict.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UNet(torch.nn.Module):
             [self.block(coarse + middle, middle), self.block(middle + fine, fine)]
         )
         scores = FieldType(gspace, [gspace.trivial_repr] * classes)
-        self.classifier = nn.R2Conv(fine, scores, 1)
+        self.classifier = RelaxedR2Conv(fine, scores, 1, relax=None)
 
     @staticmethod
     def block(before: FieldType, after: FieldType) -> nn.SequentialModule:
@@ -78,7 +78,9 @@ class Block(nn.EquivariantModule):
             RelaxedR2Conv(out_type, out_type, 3, padding=1, bias=False),
             nn.InnerBatchNorm(out_type),
         )
-        self.shortcut = nn.R2Conv(in_type, out_type, 1, stride=stride, bias=False)
+        self.shortcut = RelaxedR2Conv(
+                in_type, out_type, 1, stride=stride, bias=False, relax=None
+            )
         self.relu = nn.ReLU(out_type)
 
     def forward(self, features: GeometricTensor) -> GeometricTensor:

@@ -4,11 +4,11 @@ import pytest
 import small
 import torch
 from escnn import nn as enn
-from small import build, soft_regular_layer
+from small import build, soft_regular_layer, volume_type
 from small_networks import Network, OnTensors, network_of
 from torch import nn
 
-from escnn_relaxed import RelaxedR2Conv, equivariance_error, relax_network, relaxation_summary
+from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, equivariance_error, relax_network, relaxation_summary
 from escnn_relaxed.measure import relaxation_scalars
 
 
@@ -100,6 +100,11 @@ def test_numbers_are_those_of_the_layers() -> None:
         "softness/2": net[2].softness().item(),
     }
     assert relaxation_scalars(net) == pytest.approx(expected, rel=1e-6)  # ω′ is drawn up in float32
+    volumes = volume_type("octahedral")
+    found = relaxation_scalars(RelaxedR3Conv(volumes, volumes, 3, relax={"translation": (0.3, 0.2, 0.1)}))
+    axes = {tag: value for tag, value in found.items() if tag.startswith("domain_frequency")}
+    expected = {f"domain_frequency/network/translation_{axis}": value for axis, value in zip("xyz", (0.3, 0.2, 0.1), strict=True)}
+    assert axes == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("typed", [False, True], ids=["tensor", "GeometricTensor"])

@@ -44,7 +44,7 @@ class SoftnessEvidence:
                 evidence.update(images[:128])
         print(evidence.table())
 
-    An update finds new δ by MacKay's fixed point with a prior of δ (docs/how-to/learn-softness.md)::
+    An update finds new δ by MacKay's fixed point with a prior of δ (docs/results/learning.md)::
 
         H = Fisher matrix of all observations over α       Σ = (H + diag δ)⁻¹
         γ = n − δ tr Σ                                     δ ← (γ + n₀) / (‖α‖² + n₀σ₀²)

@@ -23,7 +23,7 @@ _FEWEST = 40
 _VERDICTS = {
     (True, False): "strict is right",
     (True, True): "soft: the labels need it",
-    (False, False): "strict costs nothing",
+    (False, False): "strict costs less than these images can show",
     (False, True): "soft is better on images like these; these data cannot say whether turned images keep their labels",
 }
 

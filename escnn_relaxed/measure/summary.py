@@ -141,7 +141,7 @@ def relaxation_scalars(
 ) -> dict[str, float]:
     """Return the softness of a network as numbers by tag.
 
-    ``domain_frequency/<layer>/<subgroup>`` is ω′ (of translation, ``translation_x`` and ``translation_y``),
+    ``domain_frequency/<layer>/<subgroup>`` is ω′ (of translation ``translation_x``, ``_y`` and, in space, ``_z``),
     ``softness/<layer>`` is s, ``frequency_energy/<layer>`` is ‖ω′‖² and ``frequency_energy/total`` their sum. With
     data, ``equivariance_error/<layer>`` is the largest exact error of the network up to that layer, over group elements
     and shifts, and ``equivariance_error/network`` that of its output; missing where none is exact.
@@ -166,8 +166,8 @@ def relaxation_scalars(
     for name, layer in layers.items():
         tag = name or "network"
         for subgroup, values in layer.domain_frequency.items():
-            axes = ("",) if len(values) == 1 else ("_x", "_y")
-            for axis, value in zip(axes, values.tolist(), strict=True):
+            axes = ("",) if len(values) == 1 else ("_x", "_y", "_z")
+            for axis, value in zip(axes, values.tolist(), strict=False):
                 scalars[f"domain_frequency/{tag}/{subgroup}{axis}"] = value
         scalars[f"softness/{tag}"] = layer.softness().item()
         scalars[f"frequency_energy/{tag}"] = frequency_energy([layer]).item()
