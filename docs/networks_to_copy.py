@@ -79,8 +79,8 @@ class Block(nn.EquivariantModule):
             nn.InnerBatchNorm(out_type),
         )
         self.shortcut = RelaxedR2Conv(
-                in_type, out_type, 1, stride=stride, bias=False, relax=None
-            )
+            in_type, out_type, 1, stride=stride, bias=False, relax=None
+        )
         self.relu = nn.ReLU(out_type)
 
     def forward(self, features: GeometricTensor) -> GeometricTensor:

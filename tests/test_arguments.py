@@ -28,7 +28,7 @@ NAN = float("nan")
 BAD = {
     "out_type on another gspace": ({"out_type": DIHEDRAL}, ValueError, "in_type.*out_type.*gspace.*D4"),
     "a gspace of space": ({"in_type": IN_SPACE, "out_type": IN_SPACE}, ValueError, "in_type.*plane"),
-    "padding in a word": ({"padding": "same"}, TypeError, r"a pair \(rows, columns\), got 'same'.*half of"),
+    "padding in a word": ({"padding": "same"}, TypeError, r"an integer or one for each axis, got 'same'.*half of"),
     "stride of unequal steps": ({"stride": (2, 1)}, ValueError, r"stride.*pair of equal ones.*\(2, 1\)"),
     "groups that split": ({"in_type": UNEQUAL, "groups": 2}, ValueError, "groups=2 must split in_type.*equal parts"),
     "unknown subgroup": ({"relax": {"scaling": 1.0}}, ValueError, "relax.*'scaling'.*rotation.*translation"),

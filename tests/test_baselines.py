@@ -153,7 +153,7 @@ def test_fields_without_elements_beside_others_are_weighed_by_the_output() -> No
 REGULAR = "regular -> regular"
 BAD_ARGUMENTS = [
     ("weighted", "irreps -> irreps", {}, ValueError, "in_type or out_type must be of regular and quotient.*irrep"),
-    ("partial", REGULAR, {"relax": {"translation": 0.3}}, ValueError, r"\['rotation', 'reflection'\], got 'transl"),
+    ("partial", REGULAR, {"relax": {"translation": 0.3}}, ValueError, r"one of \['rotation'\], got 'transl"),
     ("partial", REGULAR, {"relax": {"rotation": 1.5}}, ValueError, r"'rotation' must be in \[0, 1\], got 1.5"),
     ("partial", REGULAR, {"initial_softness": 0.9}, ValueError, "initial_softness must be at most 0.75 in rotation"),
     ("partial", "regular -> irreps", {}, ValueError, "out_type must be of regular and quotient fields.*relax=None"),

@@ -65,6 +65,9 @@ def checked_geometry(
 ) -> Geometry:
     """Return the geometry that arguments of ``R2Conv`` or ``R3Conv`` describe; of an adjoint with an output padding."""
     axes = in_type.gspace.dimensionality
+    if isinstance(padding, str):
+        formula = "half of dilation * (kernel_size - 1) keeps the size of an image where stride is 1"
+        raise TypeError(f"padding must be an integer or one for each axis, got {padding!r}: {formula}")
     steps = check_size("stride", stride, axes, 1)
     if len(set(steps)) > 1:
         kind = {2: "pair", 3: "triple"}[axes]
