@@ -33,7 +33,7 @@ def index_description() -> str:
 ONNX = ["onnx", "onnxruntime", "onnxscript"]
 
 EXTRAS = {
-    "lightning": ["lightning>=2.4"],
+    "lightning": ["lightning>=2.5"],
     "plots": ["matplotlib"],
     "test": ["pytest>=8", "pytest-xdist", "hypothesis", "scikit-learn"],
     "examples": ["scikit-learn", "matplotlib", "rich"],
@@ -49,7 +49,7 @@ EXTRAS = {
         "scikit-learn",
         "matplotlib",
         *ONNX,
-        "lightning>=2.4",
+        "lightning>=2.5",
         "phiflow>=3.4",
     ],
     "package": ["build", "twine"],

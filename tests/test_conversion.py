@@ -364,7 +364,9 @@ def test_network_goes_there_and_back_and_training_goes_on_in_the_same_way(mode: 
     for other in (strict, fresh):
         slopes = dict(other.named_parameters())
         for name, parameter in hardened.named_parameters():
-            assert relative_error(slopes.pop(name).grad, parameter.grad) <= ROUNDING
+            # That of a bias before batch norm is 0 but for rounding.
+            error = (slopes.pop(name).grad - parameter.grad).norm()
+            assert error <= ROUNDING * max(parameter.grad.norm(), 1)
         assert not slopes
 
 

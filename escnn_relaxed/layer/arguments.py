@@ -118,7 +118,8 @@ def check_on_fields(input: Any, in_type: FieldType) -> None:
 
 def check_input(input: Any, in_type: FieldType, geometry: Geometry) -> None:
     """Raise unless this is a floating-point GeometricTensor of the layer's input type, not smaller than the kernel."""
-    if not isinstance(input, GeometricTensor) or input.type != in_type:
+    # The same object first: a compiler of torch 2.6 cannot follow how escnn compares types.
+    if not isinstance(input, GeometricTensor) or (input.type is not in_type and input.type != in_type):
         check_on_fields(input, in_type)
         raise TypeError(f"input must be of type {in_type}, got {input.type}")
     tensor = input.tensor
