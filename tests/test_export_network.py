@@ -393,8 +393,7 @@ def test_compiled_layer_sees_changes_in_evaluation(layer: str) -> None:
         assert relative_error(compiled(features), before) > BROKEN
 
 
-@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # this and the next, torch 2.6
-@pytest.mark.filterwarnings("ignore:Node .* does not reference an nn.Module:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*(get_attr|does not reference):UserWarning")  # torch 2.6
 @pytest.mark.parametrize("layer", LAYERS)
 @torch.no_grad()
 def test_layer_on_geometric_tensors_is_traced_and_a_graph_for_torch_export(layer: str) -> None:
