@@ -124,7 +124,8 @@ class ResidualR2Conv(_Baseline):
 
     F, ``kernel.free_weight``, has a weight for each channel pair and tap. With F = 0 the layer is strict. Every field
     type and group has it. Translations stay exact. After Finzi, Benton and Wilson (arXiv 2112.01388, NeurIPS 2021), who
-    give F a normal prior: ``kernel.free_weight.square().sum() / (2 * σ**2)`` over the training inputs in the loss.
+    give F a normal prior: the loss has ``kernel.free_weight.square().sum() / (2 * σ**2)``, divided by the number of
+    training inputs.
 
     Args:
         in_type, out_type, kernel_size, padding: as of :class:`~escnn_relaxed.RelaxedR2Conv`.

@@ -138,7 +138,8 @@ def elements_on_features(group: Group) -> list[GroupElement]:
 def sample_group(gspace: GSpace, samples: int | None = None) -> GroupSample:
     """Return all elements of a finite fiber group, or N rotations of another, by default those of a pixel grid."""
     group = gspace.fibergroup
-    grid = sampled_elements(group, samples or least_samples(group)) if group.continuous else group.elements
+    count = least_samples(group) if samples is None else samples
+    grid = sampled_elements(group, count) if group.continuous else group.elements
     action = np.stack([gspace.basespace_action(element) for element in grid]).astype(np.float64)
     reflected = (np.linalg.det(action) < 0).astype(np.int64)
     # The inversion of space commutes with all rotations. Elsewhere escnn lists f first among the elements that reflect.

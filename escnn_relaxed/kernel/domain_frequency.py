@@ -57,6 +57,7 @@ class DomainFrequency(ExactConstants):
         zero = torch.zeros(1, dtype=torch.float64, device="cpu") if like is None else like.new_zeros(1)
         scales = []
         for name in dict.fromkeys(columns):
+            # The compiler of torch 2.6 knows no tuple.count.
             value, count = zero, sum([column == name for column in columns])
             # A subgroup in which no weights make K soft has no ω′.
             if name in self.names:

@@ -90,13 +90,18 @@ class SoftnessEvidence:
         self.network: nn.Module = network.module if is_wrapped else network  # type: ignore[assignment]
         relaxed_layers(self.network)
         self.observations = check_integer("observations", observations, 1)
-        self.likelihood, self._likelihood = likelihood, Likelihood(likelihood)
+        self._likelihood = Likelihood(likelihood)
         self._generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
         self._learned: dict[str, Learned] = {}
         self._factors = torch.zeros(0)  # of each α² in the penalty
         self._collect()
         if not self._groups:
             raise ValueError("network has no soft weights that learn: its layers are strict, hardened or frozen")
+
+    @property
+    def likelihood(self) -> str:
+        """The name of the likelihood."""
+        return self._likelihood.name
 
     def penalty(self) -> Tensor:
         """Return Σ δ‖α‖² / 2N in the units of the loss; 0 before the first update.

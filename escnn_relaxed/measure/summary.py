@@ -166,8 +166,8 @@ def relaxation_scalars(
     for name, layer in layers.items():
         tag = name or "network"
         for subgroup, values in layer.domain_frequency.items():
-            axes = ("",) if len(values) == 1 else ("_x", "_y", "_z")
-            for axis, value in zip(axes, values.tolist(), strict=False):
+            axes = ("",) if len(values) == 1 else ("_x", "_y", "_z")[: len(values)]
+            for axis, value in zip(axes, values.tolist(), strict=True):
                 scalars[f"domain_frequency/{tag}/{subgroup}{axis}"] = value
         scalars[f"softness/{tag}"] = layer.softness().item()
         scalars[f"frequency_energy/{tag}"] = frequency_energy([layer]).item()
