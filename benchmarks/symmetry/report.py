@@ -1,8 +1,8 @@
-"""Bring the page of accuracies and its figure up to date with what runs have left.
+"""Bring the two pages of accuracies and their figure up to date with what runs have left.
 
     python -m benchmarks.symmetry.report [--log FILE.jsonl …]
 
-Runs of the logs join those of the results, which hold what tables need in a row for each run. On the page the text
+Runs of the logs join those of the results, which hold what tables need in a row for each run. On the pages the text
 between ``<!-- symmetry: NAME -->`` and ``<!-- end -->`` is written anew. A number in brackets says of how many seeds a
 cell is where others have more.
 """
@@ -28,7 +28,7 @@ from benchmarks.symmetry.tasks import CELLS
 Results = Mapping[tuple[str, str, int, str], Part]
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "symmetry" / "runs.csv"
-PAGE = ROOT / "docs" / "results" / "accuracy.md"
+PAGES = tuple(ROOT / "docs" / "results" / name for name in ("accuracy.md", "accuracy-tables.md"))
 FIGURE = ROOT / "docs" / "images" / "gains.png"
 SOFT = "RelaxedR2Conv"
 MAIN_TABLES = (("digits", "C8", 1000), ("digits", "D4", 1000))
@@ -67,7 +67,7 @@ FEWEST_SEEDS = 3
 
 
 def blocks_of(results: Results) -> dict[str, str]:
-    """Return the text of each block of the page by its name."""
+    """Return the text of each block of the pages by its name."""
     parts = list(results.values())
     return {
         "verdicts": "\n\n".join(_verdicts(parts, name) for name in ("as they are", "turned later")),
@@ -80,13 +80,9 @@ def blocks_of(results: Results) -> dict[str, str]:
 
 
 def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
-    """Return a page whose blocks have these texts."""
-    for name, text in blocks.items():
-        pattern = re.compile(rf"(<!-- symmetry: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if not pattern.search(page):
-            raise ValueError(f"page: it has no block '<!-- symmetry: {name} -->'")
-        page = pattern.sub(lambda match, text=text: f"{match[1]}{text}\n{match[2]}", page)
-    return page
+    """Return a page whose blocks have these texts; a ``KeyError`` for one without a text."""
+    pattern = re.compile(r"(<!-- symmetry: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return pattern.sub(lambda match: f"{match[1]}{blocks[match[2]]}\n{match[3]}", page)
 
 
 def _verdicts(parts: Sequence[Part], name: str) -> str:
@@ -247,18 +243,19 @@ def _point(axes: Axes, height: int, found: Sequence[float], colour: str, largest
     axes.errorbar(mean, height, xerr=error, fmt="o", color=colour, markersize=5, capsize=2.5, **look)
 
 
-def update(logs: Iterable[Path], results: Path = RESULTS, page: Path = PAGE, figure: Path = FIGURE) -> None:
-    """Join the logs with the results, write the page, draw the figure."""
+def update(logs: Iterable[Path], results: Path = RESULTS, pages: Iterable[Path] = PAGES, figure: Path = FIGURE) -> None:
+    """Join the logs with the results, write the pages, draw the figure."""
     new = rows_of([Log(path) for path in logs])
     write({tuple(row[part] for part in KEY): row for row in (*read(results), *new)}.values(), results)
-    # Read again, so that the page is that of the file.
+    # Read again, so that the pages are those of the file.
     found = grouped(read(results))
-    page.write_text(with_blocks(page.read_text(encoding="utf-8"), blocks_of(found)), encoding="utf-8")
+    for page in pages:
+        page.write_text(with_blocks(page.read_text(encoding="utf-8"), blocks_of(found)), encoding="utf-8")
     draw(found, figure)
 
 
 def main() -> None:
-    """Update the page by the logs."""
+    """Update the pages by the logs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--log", type=Path, nargs="*", default=[], help="files of JSON lines that runs have left")
     update(parser.parse_args().log)
