@@ -61,6 +61,7 @@ def test_python_of_a_page_runs_and_prints_what_the_page_says(
 ) -> None:
     """In an empty directory: blocks of a page in one namespace, as a reader would type them; of the README alone."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "docs")  # the files that pages give to readers
     monkeypatch.setenv("MPLBACKEND", "Agg")
     names: dict[str, object] = {"__name__": "__docs__"}
     for line, code, output in blocks:
