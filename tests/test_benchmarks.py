@@ -238,6 +238,15 @@ def test_the_images_that_decide_a_case(by: str, monkeypatch: pytest.MonkeyPatch)
         assert {image.numpy().tobytes() in known for image in images} == {by == "training"}
 
 
+def test_the_test_of_poses_is_tried_on_each_case(tmp_path: Path) -> None:
+    name, log = "ramp up or down, noise", Log(tmp_path / "log.jsonl")
+    found = discovery.discover(discovery.CASES[name], 100, 416, None, "poses")
+    assert found["poses"] == {"rotation": True, "reflection": False}
+    log.add(discovery.name_of(name, 100, 416, "poses"), found)
+    assert discovery.summary(log, "poses").splitlines()[-1] == f"| {name} | rotation | 100 | 1 of 1 | 1 of 1 |"
+    assert {case.images for case in discovery.cases_of("poses").values()} == {(100, 300, 1000), (100,)}
+
+
 def test_more_held_out_images_are_for_the_digits_alone() -> None:
     cases = discovery.cases_of("more")
     assert {name.partition(",")[0] for name in cases} == {"digits"}

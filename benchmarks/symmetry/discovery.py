@@ -1,13 +1,13 @@
-"""How often the data's broken symmetries are found, where the answer is known: two ways to decide.
+"""How often the data's broken symmetries are found, where the answer is known: two ways to decide, and a test of poses.
 
     python -m benchmarks.symmetry.discovery --data FOLDER --output FILE.jsonl [--by training] [--table]
 
 A network that is soft in rotation and reflection is trained with ``SoftnessEvidence`` for 12 epochs. Then
 ``SoftnessEvidence.harden`` decides at once, and ``which_softness_helps`` by training further for 4 epochs, in which the
 rate falls to 0. Both see 500 images that were held out; with ``--by training`` 500 that the network was trained on, and
-with ``--by more`` 3,000 held-out images of digits, for networks of 3,000 images. Seeds were named before the first run
-of each: 401 to 405 to find the rule, 406 to 410 to test it, 411 to 415 for cases that were added later, and 416 to 420
-for more held-out images.
+with ``--by more`` 3,000 held-out images of digits, for networks of 3,000 images. ``--by poses`` asks ``pose_test``.
+Seeds were named before the first run of each: 401 to 405 to find the rule, 406 to 410 to test it, 411 to 415 for cases
+that were added later, and 416 to 420 for more held-out images and for poses.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ from benchmarks.symmetry.turns import rotated
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.checks import FIBER_SUBGROUPS
 from escnn_relaxed.learning import which_softness_helps
+from escnn_relaxed.measure import pose_test
 
 SEEDS, LATER_SEEDS, LAST_SEEDS = (tuple(range(start, start + 5)) for start in (406, 411, 416))
-IMAGES = 300, 1000, 3000
+IMAGES, FEWER = (300, 1000, 3000), (100, 300, 1000)
 # How the images that decide are named in the log, and their number.
 DECIDING = {"held-out": ({}, 500), "training": ({"by training images": True}, 500), "more": ({"held out": 3000}, 3000)}
+DECIDING["poses"] = {"poses": True}, 0
 SIDE, BATCH, EPOCHS, FURTHER, RATE = 17, 32, 12, 4, 0.01
 ROTATION, REFLECTION, BOTH = ("rotation",), ("reflection",), FIBER_SUBGROUPS
 Draw = Callable[[int, torch.Generator, Path | None], Split]
@@ -55,6 +57,8 @@ class Case:
     draw: Draw
     # The subgroups that the labels break: a strict network is worse on images like these.
     broken: tuple[str, ...]
+    # The subgroups in which images and moved images differ, whatever their classes.
+    unequal: tuple[str, ...] = ()
     group: str = "D4"
     seeds: tuple[int, ...] = SEEDS
     images: tuple[int, ...] = IMAGES
@@ -197,23 +201,23 @@ def faces(count: int, generator: torch.Generator, root: Path | None) -> Split:
 
 
 CASES: dict[str, Case] = {
-    "ramp up or down, gravel": Case(drawn(partial(ramps, 90, "gravel")), ROTATION),
-    "ramp up or down, noise": Case(drawn(partial(ramps, 90, "noise")), ROTATION),
-    "ramp left or right, gravel": Case(drawn(partial(ramps, 0, "gravel")), BOTH),
+    "ramp up or down, gravel": Case(drawn(partial(ramps, 90, "gravel")), ROTATION, ROTATION),
+    "ramp up or down, noise": Case(drawn(partial(ramps, 90, "noise")), ROTATION, ROTATION),
+    "ramp left or right, gravel": Case(drawn(partial(ramps, 0, "gravel")), BOTH, ROTATION),
     # Its mirror image is in no image, but a network that is strict in the mirror tells the classes apart.
-    "ramp along the diagonal, noise": Case(drawn(partial(ramps, 45, "noise")), ROTATION),
+    "ramp along the diagonal, noise": Case(drawn(partial(ramps, 45, "noise")), ROTATION, BOTH),
     "stripes along x or y": Case(drawn(stripes), ROTATION),
     "letters L and J, turned": Case(drawn(letters), REFLECTION),
     "handed spirals": Case(drawn(handed_spirals), REFLECTION),
     "spirals of two or three arms": Case(drawn(counted_spirals), ()),
-    "digits, upright": Case(partial(digits, 0, False), BOTH),
-    "digits, turned": Case(partial(digits, 180, False), REFLECTION),
+    "digits, upright": Case(partial(digits, 0, False), BOTH, BOTH),
+    "digits, turned": Case(partial(digits, 180, False), REFLECTION, REFLECTION),
     "digits, turned and mirrored": Case(partial(digits, 180, True), ()),
-    "faces, mirrored or not": Case(faces, (), "D1", LATER_SEEDS, images=(100,)),
-    "wind to the right or upwards": Case(drawn(wind), ROTATION, seeds=LATER_SEEDS),
-    "gratings, quarter turns": Case(drawn(stripes), ROTATION, "C4", LATER_SEEDS),
-    "gratings, half turns": Case(drawn(stripes), (), "C2", LATER_SEEDS),
-    "letters b, d, p and q": Case(drawn(four_letters, classes=4), BOTH, seeds=LATER_SEEDS),
+    "faces, mirrored or not": Case(faces, (), (), "D1", LATER_SEEDS, images=(100,)),
+    "wind to the right or upwards": Case(drawn(wind), ROTATION, BOTH, seeds=LATER_SEEDS),
+    "gratings, quarter turns": Case(drawn(stripes), ROTATION, (), "C4", LATER_SEEDS),
+    "gratings, half turns": Case(drawn(stripes), (), (), "C2", LATER_SEEDS),
+    "letters b, d, p and q": Case(drawn(four_letters, classes=4), BOTH, ROTATION, seeds=LATER_SEEDS),
 }
 
 
@@ -256,8 +260,14 @@ def train(network: nn.Module, split: Split, epochs: int, evidence: SoftnessEvide
 
 
 def discover(case: Case, images: int, seed: int, root: Path | None, by: str) -> dict[str, Any]:
-    """Return what both ways find in one case by held-out or by training images, and the seconds that each took."""
+    """Return what both ways find in one case, and the seconds that each took; or what the test of poses finds."""
     pixels, classes = case.draw(images + DECIDING[by][1], torch.Generator().manual_seed(1000 + seed), root)
+    if by == "poses":
+        rows = pose_test(pixels[:images], GSPACES[case.group](), seed=seed).rows
+        return {
+            "poses": {row.subgroup: not row.equal for row in rows},
+            "told": [round(row.told_apart, 3) for row in rows],
+        }
     few = len(pixels) - images
     trained, held_out = (pixels[few:], classes[few:]), (pixels[:few], classes[:few])
     torch.manual_seed(seed)
@@ -293,31 +303,31 @@ def name_of(case: str, images: int, seed: int, by: str) -> str:
 
 
 def cases_of(by: str) -> dict[str, Case]:
-    """Return the cases that are decided so: all, or those of digits with their largest number of images."""
+    """Return the cases that are decided so: all, with their numbers of images; or those of digits with the largest."""
+    if by == "poses":
+        return {name: replace(one, seeds=LAST_SEEDS, images=FEWER[: len(one.images)]) for name, one in CASES.items()}
     digits = [name for name in CASES if name.startswith("digits")] if by == "more" else []
     return {name: replace(CASES[name], seeds=LAST_SEEDS, images=IMAGES[-1:]) for name in digits} or CASES
 
 
 def summary(log: Log, by: str) -> str:
     """Return the Markdown table of a log: right answers of all, for each case, way and number of images."""
-    rows = []
+    rows, ways = [], {"poses": "told"} if by == "poses" else {"at once": "at once", "training on": "trained further"}
     for name, case in cases_of(by).items():
+        truth = case.unequal if by == "poses" else case.broken
         for images in case.images:
             names = (name_of(name, images, seed, by) for seed in case.seeds)
             if results := [log.runs[run] for run in names if run in log.runs]:
-                rows.append([name, ", ".join(case.broken) or "none", f"{images:,}", *_right(case, results)])
-    heads = [f"{way}: {part}" for way in ("at once", "trained further") for part in FIBER_SUBGROUPS]
-    return table(["case", "broken", "images", *heads], rows)
+                cells = (_right(results, way, part, truth, case) for way, part in product(ways, FIBER_SUBGROUPS))
+                rows.append([name, ", ".join(truth) or "none", f"{images:,}", *cells])
+    heads = [f"{way}: {part}" for way in ways.values() for part in FIBER_SUBGROUPS]
+    return table(["case", "unequal" if by == "poses" else "broken", "images", *heads], rows)
 
 
-def _right(case: Case, results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return how often each way is right on each subgroup; one that is not named was found not needed."""
-    cells = []
-    for way, subgroup in product(("at once", "training on"), FIBER_SUBGROUPS):
-        is_broken = subgroup in case.broken
-        right = sum(result[way].get(subgroup, False) == is_broken for result in results)
-        cells.append(f"{right} of {len(results)}" if subgroup in case.subgroups else "–")
-    return cells
+def _right(results: Sequence[dict[str, Any]], way: str, subgroup: str, truth: Sequence[str], case: Case) -> str:
+    """Return how often a way is right on a subgroup; one that is not named was found not needed."""
+    right = sum(result[way].get(subgroup, False) == (subgroup in truth) for result in results)
+    return f"{right} of {len(results)}" if subgroup in case.subgroups else "–"
 
 
 def main() -> None:

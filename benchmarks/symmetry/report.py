@@ -93,14 +93,10 @@ def _verdicts(parts: Sequence[Part], name: str) -> str:
         score = part.score if name == "as they are" else "turned"
         if is_main and part.head(score) and SOFT in part.ways:
             gain, digits = part.gains(SOFT, score), 2 if part.is_forecast else 1
-            means = (_mean(part.values(way, score), digits) for way in ways)
+            means = (f"{fmean(found):.{digits}f}" if (found := part.values(way, score)) else "–" for way in ways)
             gained = signed(cell(gain, len(gain))), f"`{part.head(score)}`", _verdict(gain)
             rows.append([f"{part.family}, {part.title}", *means, *gained])
     return table((name, *(f"`{way}`" for way in ways), "gain", "over", "soft layers are"), rows)
-
-
-def _mean(found: Sequence[float], digits: int = 1) -> str:
-    return f"{fmean(found):.{digits}f}" if found else "–"
 
 
 def _verdict(found: Sequence[float]) -> str:

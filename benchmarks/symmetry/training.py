@@ -101,7 +101,8 @@ def fit(
     penalties = [] if penalty is None else [penalty]
     if evidence is not None and not way.is_decoupled:
         penalties.append(evidence.penalty)
-    course, best, epochs = Fit(evidence), _state(network), math.ceil(FEWEST_STEPS / max(count // objective.batch, 1))
+    course, epochs = Fit(evidence), math.ceil(FEWEST_STEPS / max(count // objective.batch, 1))
+    best = copy.deepcopy(network.train().state_dict())  # in training mode escnn's layers have no buffers of filters
     for factor, most in zip(rule.factors, rule.rounds, strict=True):
         network.train().load_state_dict(best)
         optimiser = torch.optim.Adam(network.parameters(), lr=rate * factor)
@@ -124,16 +125,11 @@ def fit(
             without_gain += 1
             if loss < course.loss:
                 course.loss, course.best_epoch, without_gain = loss, course.epochs, 0
-                best = _state(network)
+                best = copy.deepcopy(network.train().state_dict())
             if without_gain == rule.patience:
                 break
     network.train().load_state_dict(best)
     return course
-
-
-def _state(network: nn.Module) -> dict[str, Any]:
-    """Return a copy of the weights in training mode, in which the layers of escnn have no buffers of filters."""
-    return copy.deepcopy(network.train().state_dict())
 
 
 def _batches(train: Split, size: int, varied: Callable[[Split], Split]) -> Iterator[Split]:
