@@ -1,4 +1,4 @@
-"""Pictures for the reference of ``escnn_relaxed.plots``, of a network that is trained on digits for some seconds."""
+"""Pictures for the reference of ``escnn_relaxed.plots``, of networks that are trained for some seconds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
+from escnn_relaxed.measure import symmetry_profile as profile_of
 from escnn_relaxed.plots import plot_robustness, plot_symmetry_profile
 
 sys.path.append(str(Path(__file__).parents[1]))
 from benchmarks.shared.training import take_steps
+from examples import which_symmetry
 
 GSPACE = gspaces.flipRot2dOnR2(4)
 TRAINING, EPOCHS, BATCH, RATE = 1000, 8, 32, 0.01
@@ -73,9 +75,13 @@ def trained(is_soft: bool) -> Trained:
 
 
 def symmetry_profile() -> Figure:
-    """How far each element moves the kernels of the soft network."""
-    profile = trained(is_soft=True).evidence.symmetry_profile()
-    return plot_symmetry_profile(profile).figure
+    """How far each element moves the kernels of a network that has learned to tell L from J."""
+    torch.manual_seed(0)
+    images, labels = which_symmetry.letters(which_symmetry.LETTERS)
+    network = which_symmetry.Classifier()
+    evidence = SoftnessEvidence(network, observations=len(images))
+    which_symmetry.train(network, images, labels, 12, evidence)
+    return plot_symmetry_profile(profile_of(network)).figure
 
 
 def robustness() -> Figure:

@@ -181,7 +181,7 @@ def test_elements_have_bars_beside_their_names() -> None:
     errors = [segment.tolist() for lines in axes.collections for segment in lines.get_segments()]
     assert errors == [pytest.approx(np.array(ends)) for ends in ([[0.3, 0], [0.5, 0]], [[0, 2], [0.25, 2]])]
     (legend,) = axes.figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["broken", "kept"]
+    assert [text.get_text() for text in legend.get_texts()] == ["moved", "kept"]
 
 
 SHIFTS = measure.RobustnessReport(0.9, 100, (turned(0, 0.5, subgroup="translation"),))

@@ -61,13 +61,13 @@ def plot_symmetry_profile(profiles: SymmetryProfile | Mapping[str, SymmetryProfi
 def _draw_bars(axes: Axes, rows: Mapping[float, ProfileRow], height: float, colour: str, label: str) -> None:
     """Draw the bars of elements at their places, with an open circle for each that is kept."""
     axes.barh(list(rows), [row.error for row in rows.values()], height, color=colour)
-    if any(row.error > 0 for row in rows.values()):
-        axes.plot([], [], "s", color=colour, label=label or "broken")
+    kept = [y for y, row in rows.items() if row.error <= 0]
+    if len(kept) < len(rows) and (label or kept):
+        axes.plot([], [], "s", color=colour, label=label or "moved")
     for y, row in rows.items():
         if row.deviation > 0:
             ends = [[min(row.error, row.deviation)], [row.deviation]]
             axes.errorbar(row.error, y, xerr=ends, fmt="none", ecolor="0.2", elinewidth=0.8, capsize=1.5)
-    kept = [y for y, row in rows.items() if row.error <= 0]
     if kept:
         look: dict[str, Any] = {"markersize": 4, "color": colour, "markerfacecolor": "white"}
         name = f"{label}, kept" if label else "kept"
