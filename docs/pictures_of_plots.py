@@ -19,8 +19,9 @@ from escnn_relaxed.measure import symmetry_profile as profile_of
 from escnn_relaxed.plots import plot_robustness, plot_symmetry_profile
 
 sys.path.append(str(Path(__file__).parents[1]))
-from benchmarks.shared.training import take_steps
 from examples import which_symmetry
+
+from benchmarks.shared.training import take_steps
 
 GSPACE = gspaces.flipRot2dOnR2(4)
 TRAINING, EPOCHS, BATCH, RATE = 1000, 8, 32, 0.01

@@ -166,12 +166,12 @@ def _full(part: Part, seeds: int) -> str:
         gained = [] if way == part.head(part.score) else part.gains(way, part.score)
         scores = {name: part.values(way, name) for name in (part.score, "turned", part.agreement, "worst")}
         score, *more = (cell(found, seeds) for found in scores.values())
-        cells = [f"`{way}`", f"{first['parameters']:,.0f}", score, signed(cell(gained, seeds)), *more]
-        cells += [signed(cell(averaged, seeds)), cell(part.values(way, "at equal time"), seeds)]
+        cells = [f"`{way}`", score, signed(cell(gained, seeds)), *more, signed(cell(averaged, seeds))]
+        cells += [cell(part.values(way, "at equal time"), seeds), f"{first['parameters']:,.0f}"]
         cells.append(f"{first['rate']:g}" + (f", {first['setting']}" if first.get("setting") else ""))
         rows.append([*cells, *(f"{median(part.values(way, name)):.0f}" for name in ("epochs", "seconds"))])
     names = (part.score, "gain", "turned", part.agreement, "worst", "averaged", "equal time")
-    return table(["", "parameters", *names, "rate", "epochs", "seconds"], rows)
+    return table(["", *names, "parameters", "rate", "epochs", "seconds"], rows)
 
 
 def _missing(results: Results) -> str:

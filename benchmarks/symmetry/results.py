@@ -125,12 +125,13 @@ def _validation_at(history: Sequence[Sequence[float]], end: float) -> float:
 def write(rows: Iterable[Row], path: Path) -> None:
     """Write rows as CSV, numbers with five digits, in the order of the protocol."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    blocks = dict.fromkeys((cell.task, cell.group, cell.images) for cell in CELLS)
-    places = {block: place for place, block in enumerate(blocks)}
+    named = [*((cell.task, cell.group, cell.images) for cell in CELLS), *(cell.way for cell in CELLS)]
+    places = {name: place for place, name in reversed([*enumerate(named)])}
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, (*KEY, *NUMBERS, *WORDS), lineterminator="\n")
         writer.writeheader()
-        for row in sorted(rows, key=lambda row: places.get((row["task"], row["group"], row["images"]), len(places))):
+        parts = (((row["task"], row["group"], row["images"]), row["way"], row) for row in rows)
+        for *_, row in sorted(parts, key=lambda part: [places.get(name, len(named)) for name in part[:2]]):
             writer.writerow(row | {name: f"{row[name]:.5g}" for name in NUMBERS if name in row})
 
 

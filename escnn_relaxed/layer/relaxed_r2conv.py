@@ -56,14 +56,14 @@ class RelaxedR2Conv(RelaxedConvolution):
             ``relax="rotation"`` or ``relax=("rotation", "translation")``; or a dict from them to the starting ω′ (of
             translation one value, or a pair for x and y). Subgroups that are left out stay strict, except that soft
             rotation also makes reflections soft. A subgroup with ω′ = 0.0 is strict until its ω′ changes. None: strict
-            everywhere. Default: rotation and reflection, where the group has them, at ω′ = 0.25, and rotation at most
-            at N/4π for N rotations.
+            everywhere. ``"default"``: rotation and reflection, where the group has them, at ω′ = 0.25, and rotation
+            at most at N/4π for N rotations.
         learn_relaxation: make ω′ parameters, one for each layer and axis
             (:func:`~escnn_relaxed.learning.share_domain_frequency` makes one for several). Training moves ω′ away from
             0.0 too where the task asks for it.
         keep: group to which the layer stays exactly equivariant, however soft it is: ``"C4"`` for quarter turns,
             ``"D4"`` with the reflection too. Its number of rotations divides the layer's. Default: no such group.
-        initial_softness: part of the kernel's energy that depends on the domain at the start. With 0 the soft weights
+        initial_softness: part of the kernel's energy that is not equivariant at the start. With 0 the soft weights
             start at 0 and learn from there. A layer of ω′ below about 0.13 starts less soft. Default: 0.001. For a
             continuous kernel it is 0.01, and the start is near the value: with 0.1 it is 0.08 to 0.12.
         samples: number N of rotations by which a continuous group is sampled. Default: 16.

@@ -87,9 +87,9 @@ def which_softness_helps(
     A network counts on the softness that it has, so hardening costs something even in a symmetry that the data keep.
     Training mends that. Copies of the network are trained further alike, from the same seed: one as it is, and for each
     subgroup one that is strict in it. Softness helps where the loss on held-out inputs is higher without it, by three
-    standard errors, and by odds of 20 to 1 for all of these inputs together, since a rise may be certain and yet be
-    nothing. The subgroup that is missed least becomes strict if it does not help, and the others are tried again beside
-    it.
+    standard errors, and by odds of 20 to 1 for all of these inputs together, since a rise may be certain and too small
+    to matter. The subgroup that is missed least becomes strict if it does not help, and the others are tried again
+    beside it.
 
     With k subgroups this takes at most 1 + k (k + 1) / 2 trainings. A few epochs are enough for a trained network. For
     a network that is new ``train`` may be the whole training.
