@@ -31,19 +31,15 @@ def names_of_page(page: str, heading: str) -> dict[str, Any]:
 
 def upper_edges() -> Figure:
     """Two scenes, their masks, and the masks of the networks of the page on segmentation."""
-    page = names_of_page("segmentation.md", "## Regression")
+    page = names_of_page("segmentation.md", "### Which softness it needs")
     torch.manual_seed(2)
     images, masks = page["scenes"](SCENES)
-    networks = {
-        "strict": page["networks"][None],
-        "soft": page["networks"]["rotation"],
-        "soft, hardened": page["hardened"],
-    }
+    networks = {**page["networks"], "hardened": page["hardened"]}
     columns = {"image": images, "truth": masks}
     with torch.no_grad():
         columns |= {name: network(images) > 0 for name, network in networks.items()}
     figure, panels = pyplot.subplots(
-        SCENES, len(columns), figsize=(7, 3), layout="constrained"
+        SCENES, len(columns), figsize=(8.4, 2.9), layout="constrained"
     )
     for column, (title, shown) in zip(panels.T, columns.items(), strict=True):
         column[0].set_title(title, fontsize=FONT)

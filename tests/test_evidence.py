@@ -222,6 +222,23 @@ def test_decay_is_the_step_of_plain_sgd_on_the_penalty_and_adam_does_not_speed_i
         evidences[1].decay(-0.1)
 
 
+def test_decay_takes_the_rate_of_each_soft_weight_from_the_optimiser() -> None:
+    network = Classifier()
+    expected, inputs, evidences = copy.deepcopy(network), images(20), []
+    for each in (network, expected):
+        evidences.append(SoftnessEvidence(each, 1000))
+        evidences[-1].update(inputs)
+    first, second = (layer.kernel.modulation.weights for layer in (network.first, network.second))
+    before = second.detach().clone()
+    # The first group has another rate, and the second layer is not in the optimiser.
+    groups = [{"params": [network.head.weight], "lr": 10.0}, {"params": [first], "lr": 0.1}]
+    evidences[0].decay(torch.optim.SGD(groups))
+    evidences[1].decay(0.1)
+    assert torch.equal(first, expected.first.kernel.modulation.weights)
+    assert torch.equal(second, before)
+    assert not torch.equal(expected.second.kernel.modulation.weights, before)
+
+
 def test_decay_in_half_precision_knows_the_prior_in_single_precision_after_a_penalty_too() -> None:
     networks = [Classifier()]
     networks.append(copy.deepcopy(networks[0]))

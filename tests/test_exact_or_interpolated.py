@@ -14,9 +14,11 @@ from escnn import nn as enn
 from small import build, soft_regular_layer
 from small_networks import OnTensors, left_alone, network
 from torch import Tensor, nn
+from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, equivariance_error
 from escnn_relaxed.measure import EquivarianceReport, ErrorRow
+from escnn_relaxed.network.relaxed_layers import input_chunks
 
 Module = Callable[[enn.FieldType], nn.Module]
 
@@ -142,6 +144,61 @@ def test_torus_is_lost_where_one_module_pads_with_zeros() -> None:
     """Whatever those behind it pad: 1×1 layers pad nothing."""
     (row,) = equivariance_error(strided(conv(3, padding=1), conv(1)).double(), 8, elements=(), shifts=[(-3, 1)]).rows
     assert (row.kind, row.error) == ("exact", pytest.approx(0, abs=ROUNDING))
+
+
+# What stands before a convolution of 3×3 taps, or behind it, what is measured, and the kind; a strict network has no
+# error where the rows are exact.
+AROUND: dict[str, tuple[Callable[[Tensor], Tensor] | None, Callable[[Tensor], Tensor] | None, str]] = {
+    "circular": (lambda x: functional.pad(x, (1, 1, 1, 1), mode="circular"), None, "exact"),
+    "zeros": (nn.ZeroPad2d((1, 2, 0, 3)), None, "exact"),
+    "crop": (None, lambda x: x[..., 2:, 1:-1], "exact"),
+    "crop of all axes": (lambda x: x[:, :, 1:], lambda x: x[0:, :, :-1, 1:], "exact"),
+    "channels last": (None, lambda x: functional.layer_norm(x.permute(0, 2, 3, 1), (1,)).permute(0, 3, 1, 2), "exact"),
+    "pooling by a function": (None, lambda x: functional.max_pool2d(x, 2), "strided"),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_functions_that_change_the_size_of_a_map(around: str) -> None:
+    """Where pixels lie is known behind a padding and a crop, and else a guess but for whole factors."""
+    before, behind, kind = AROUND[around]
+    image = small.field_type("C4", "trivial")
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = RelaxedR2Conv(image, image, 3, relax=None).double()
+
+        def forward(self, images: Tensor) -> Tensor:
+            found = self.layer(image(images if before is None else before(images))).tensor
+            return found if behind is None else behind(found)
+
+    report = equivariance_error(Network(), 21, shifts=[(1, 0), (-2, 1)], in_type=image, out_type=image)
+    assert {row.kind for row in report.rows} == {kind}
+    if kind == "exact":
+        assert max(row.error for row in report.rows) <= ROUNDING
+
+
+def test_network_that_changes_its_input_in_place_is_measured_and_leaves_the_images() -> None:
+    image = small.field_type("C4", "trivial")
+    layer = RelaxedR2Conv(image, image, 3, padding=1, relax=None).double()
+
+    class Network(nn.Module):
+        in_type = image
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.layer(image(images.sub_(0.5).mul_(2))).tensor.mean(dim=(2, 3))
+
+    images = torch.rand(4, 1, 9, 9, dtype=torch.float64)
+    before = images.clone()
+    assert max(row.error for row in equivariance_error(Network(), data=images).rows) <= ROUNDING
+    (chunk,) = next(input_chunks(images, 3))
+    chunk.zero_()
+    assert torch.equal(images, before)
 
 
 class Blur(nn.Module):

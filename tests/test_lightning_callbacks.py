@@ -122,7 +122,7 @@ def plain_loop(
             for batch in chunk:
                 (module.loss(batch) / accumulate).backward()
             if decoupled:
-                evidence.decay(optimiser.param_groups[0]["lr"])
+                evidence.decay(optimiser)
             else:
                 evidence.penalty().backward()
             optimiser.step()

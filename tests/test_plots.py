@@ -92,6 +92,15 @@ def test_a_strict_layer_shows_one_filter_turned(space: str, pair: str) -> None:
         assert found[group.elements.index(element)] == pytest.approx(turned.numpy(), abs=1e-12)
 
 
+def test_filters_of_groups_of_fields_are_those_within_a_group() -> None:
+    grouped = layer("C4", "two regular -> two regular", groups=2, relax=None)
+    found = filters(plots.plot_filters_over_rotations(grouped, out_field=1, in_field=1))
+    bank = grouped.filter_bank().detach().numpy()
+    assert all(np.allclose(found[g], bank[4 + g, g], rtol=0, atol=1e-12) for g in range(4))
+    with pytest.raises(ValueError, match="in_field must be in the group of out_field 1, got 0"):
+        plots.plot_filters_over_rotations(grouped, out_field=1, in_field=0)
+
+
 def test_filters_are_those_of_the_bank_in_rows_with_the_group_below() -> None:
     soft = layer("C4", "two regular -> two regular", relax={"rotation": 0.3}, initial_softness=0.3)
     axes = plots.plot_filters_over_rotations({"soft": soft, "R2Conv": convolution("C4", "trivial -> regular")})

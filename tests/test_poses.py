@@ -1,8 +1,10 @@
 """Which symmetry helps: whether poses are equal, trainings that go on without a symmetry, and what follows."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import small
 import torch
@@ -107,6 +109,7 @@ def test_the_generator_is_left_and_the_seed_decides() -> None:
         ((torch.zeros(60, 1, 8, 8), gspaces.octaOnR3()), ValueError, r"\(n, channels, D, H, W\)"),
         ((torch.zeros(39, 1, 8, 8), D4), ValueError, "images must be 40 or more"),
         ((torch.zeros(60, 1, 8, 8), gspaces.rot2dOnR2(3)), ValueError, "gspace must have a quarter turn"),
+        ((torch.full((60, 1, 8, 8), torch.nan), D4), ValueError, "images must be finite"),
     ],
 )
 def test_images_and_groups_without_poses_are_refused(arguments: tuple, error: type[Exception], text: str) -> None:
@@ -202,7 +205,8 @@ def test_trainings_are_alike_and_leave_the_network_and_the_generator() -> None:
 
     def train(copy: nn.Module) -> None:
         assert copy.training
-        drawn.append(torch.rand(3).tolist())
+        drawn.append([*torch.rand(3).tolist(), random.random(), np.random.rand()])
+        assert torch.is_grad_enabled()
         with torch.no_grad():
             for parameter in copy.parameters():
                 parameter.add_(1)
@@ -210,15 +214,25 @@ def test_trainings_are_alike_and_leave_the_network_and_the_generator() -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
+    others = random.getstate(), np.random.get_state()[1].tolist()
     costs = {NOTHING: 1.0, ROTATION: 1.0, REFLECTION: 1.0, BOTH: 1.0}
-    found = which_softness_helps(layer, train, losses_of(costs), seed=3)
+    with torch.no_grad():
+        found = which_softness_helps(layer, train, losses_of(costs), seed=3)
     assert torch.equal(torch.rand(1), expected)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == others
     assert drawn == [drawn[0]] * 4
     assert layer.hardened == ()
     assert all(torch.equal(value, before[key]) for key, value in layer.state_dict().items())
     # The last one was trained from the start, not from the one before.
     weights = next(iter(relaxed_layers(found.network).values())).weights
     torch.testing.assert_close(weights, before["weights"] + 1)
+
+
+def test_what_is_strict_already_is_beside_every_trial() -> None:
+    layer = network()
+    layer.harden("rotation")
+    found = which_softness_helps(layer, print, losses_of({ROTATION: 1.0, BOTH: 2.0}))
+    assert (found.helps, found.trainings, found.rows[0].hardened) == ({"reflection": True}, 2, ("rotation",))
 
 
 STRICT = RelaxedR2Conv(*[small.field_type("C4", "trivial")] * 2, 3, relax=None)

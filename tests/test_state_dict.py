@@ -72,8 +72,11 @@ MISFITS_OF_KAPPA: dict[str, tuple[dict[str, object], str]] = {
 def test_state_that_does_not_fit_says_why(misfit: str) -> None:
     arguments, message = (MISFITS | MISFITS_OF_KAPPA)[misfit]
     own = {} if misfit in MISFITS else CONTINUOUS
+    layer, state = built(**own), state_of(**{**own, **arguments})
+    state["hardened_in"] = torch.ones(3, dtype=torch.bool)
     with pytest.raises(RuntimeError, match=f"the state of 'this layer' does not fit: .*{message}"):
-        built(**own).load_state_dict(state_of(**{**own, **arguments}))
+        layer.load_state_dict(state)
+    assert layer.hardened == ()
 
 
 C4 = small.types("C4", "regular -> regular")

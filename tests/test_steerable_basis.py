@@ -122,8 +122,10 @@ def test_two_by_two_kernels_have_a_basis() -> None:
 def test_types_without_a_steerable_kernel_give_a_zero_bank() -> None:
     space = gspaces.rot2dOnR2(-1)
     in_type, out_type = FieldType(space, [space.irrep(0)]), FieldType(space, [space.irrep(3)])
-    layer = RelaxedR2Conv(in_type, out_type, 1, relax=None)
+    with pytest.warns(UserWarning, match="is equivariant: the strict kernel is 0"):
+        layer = RelaxedR2Conv(in_type, out_type, 1, relax=None)
     assert not layer.filter_bank().any()
+    assert RelaxedR2Conv(in_type, out_type, 1).cannot_be_soft == ("rotation",)
     assert layer.softness().item() == 0
     assert layer(in_type(torch.randn(1, 1, 4, 4))).tensor.shape == (1, 2, 4, 4)
 

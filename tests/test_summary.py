@@ -42,6 +42,12 @@ def test_the_table_has_a_row_a_layer(network: nn.Module) -> None:
     assert f" {soft:,} " in lines[-3]
     assert f" {more:,} soft" in lines[-2]
     assert below.startswith(f"parameters: {strict + soft - more:,} strict, {more:,} soft (")
+    network["again"] = network["soft"]  # shared parameters are there once
+    shared = build(network["soft"].in_type, network["soft"].out_type, relax=None)
+    network["shared"], shared.weights = shared, network["strict"].weights
+    more_bias = shared.bias.numel()
+    below = str(relaxation_summary(network)).splitlines()[-1]
+    assert below.startswith(f"parameters: {strict + soft - more + more_bias:,} strict, {more:,} soft (")
 
 
 def test_layer_in_which_nothing_can_be_soft_says_so() -> None:

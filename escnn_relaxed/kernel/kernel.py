@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -334,7 +334,7 @@ class Kernel(nn.Module, ABC):
         return facts
 
 
-def joint(*names: Sequence[str]) -> tuple[str, ...]:
+def joint(*names: Collection[str]) -> tuple[str, ...]:
     """Return the subgroups that are named anywhere, in a fixed order."""
     named = set[str]().union(*names)
     return tuple([name for name in SUBGROUPS if name in named])

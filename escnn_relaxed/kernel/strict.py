@@ -11,6 +11,7 @@ import torch
 from escnn.group import GroupElement
 from torch import Tensor, nn
 
+from ..checks import warn_once
 from ..group.elements import sample_group
 from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis, sampled_basis
 from .kernel import Kernel, KernelBuilder, KernelConfig, Names
@@ -43,6 +44,10 @@ class StrictKernel(Kernel):
             basis = SteerableBasis(*at, sampled_basis(*at, **arguments))
             if not basis.dimension:
                 refuse_emptied_basis(*at, **arguments)
+                warn_once(
+                    f"no kernel of size {config.kernel_size} from {config.in_type} to {config.out_type} is "
+                    f"equivariant: the strict kernel is 0, and the output is its bias; take other fields or more taps"
+                )
         self.basis = basis
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:

@@ -72,6 +72,8 @@ class TiedKernel(StrictKernel):
         if "translation" in config.relax:
             self.position_modulation = PositionModulation(fields, config.domain, taps, all_directions)
         can_be_soft = {name for part in self._modulations() for names in part.weight_subgroups() for name in names}
+        if not self.basis.dimension:
+            can_be_soft = set()  # the factors of a kernel that is 0
         if can_be_soft & set(names):
             # Functions of one subgroup of the group break the others, too.
             can_be_soft |= set(names)

@@ -215,8 +215,8 @@ class Softening:
             warn_once(
                 f"relax: the layer from {in_type} to {out_type} with kernel_size={kernel_size} cannot be soft in "
                 f"{', '.join(rigid)}, whatever its weights, and stays strict there: a field whose channels belong to "
-                f"group elements (regular or quotient), on either side, or taps beside the centre would make it soft. "
-                f"Leave it out of relax where the layer shall be strict"
+                f"group elements (regular or quotient) on either side would make it soft, and in rotation taps beside "
+                f"the centre would, too. Leave it out of relax where the layer shall be strict"
             )
         return kernel
 

@@ -114,7 +114,7 @@ class SoftnessEvidence:
         return (self._factors_beside(alpha).to(alpha) * alpha.square()).sum()
 
     @torch.no_grad()
-    def decay(self, learning_rate: float) -> None:
+    def decay(self, learning_rate: float | torch.optim.Optimizer) -> None:
         """Shrink the soft weights by their prior, α ← (1 − rate · δ/N) α, in place of :meth:`penalty` in the loss.
 
         This is decoupled weight decay (Loshchilov and Hutter 2019), to be called beside each step of the optimiser.
@@ -123,15 +123,22 @@ class SoftnessEvidence:
         the penalty is, and softness that helps is lost. Decay stays as slow as δ/N says.
 
         Args:
-            learning_rate: that of the step, in the units of the penalty.
+            learning_rate: that of the step; or the optimiser, whose groups say the rate of each soft weight. Weights
+                that it does not have stay as they are.
 
         Raises:
-            TypeError: for another type than a number.
+            TypeError: for another type.
             ValueError: for a number below 0.
         """
-        rate = check_not_negative("learning_rate", learning_rate)
+        rate: float | Tensor = 0.0
+        if not isinstance(learning_rate, torch.optim.Optimizer):
+            rate = check_not_negative("learning_rate", learning_rate)
         if self._current_groups():
             factors = self._factors_beside(next(iter(self._parameters.values())))
+            if isinstance(learning_rate, torch.optim.Optimizer):
+                rates = {id(value): group["lr"] for group in learning_rate.param_groups for value in group["params"]}
+                ones = {id(value): torch.ones_like(value).flatten() for value in self._parameters.values()}
+                rate = taken(self._groups, {key: rates.get(key, 0.0) * one for key, one in ones.items()}).to(factors)
             multiply(self._groups, (1 - 2 * rate * factors).clamp_min(0))
 
     def update(self, inputs: Any, targets: Tensor | None = None) -> None:

@@ -115,7 +115,7 @@ class LearnSoftness(Callback):
         if self.evidence is None:
             return
         if self._decoupled:
-            self.evidence.decay(optimizer.param_groups[0]["lr"])
+            self.evidence.decay(optimizer)
         elif (penalty := self.evidence.penalty()).requires_grad:
             penalty.backward()
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS, check_callable, check_integer, check_positive, check_subgroups
+from ..checks import check_callable, check_integer, check_positive, check_subgroups
 from ..kernel.kernel import joint
 from ..measure.reports import Report
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
@@ -102,7 +105,8 @@ def which_softness_helps(
             which a layer may be soft.
         errors: how many standard errors a rise must be above 0.
         odds: how many times as likely softness must make all held-out inputs together.
-        seed: of torch's generator before each training.
+        seed: of the generators of torch, NumPy and Python before each training, which stay as they are outside. Make a
+            data loader with a generator of its own anew in ``train``.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -129,7 +133,7 @@ def which_softness_helps(
         {'rotation': True}
     """
     layers = relaxed_layers(network).values()
-    soft = joint(*(layer.relaxed_subgroups for layer in layers if not set(SUBGROUPS) <= set(layer.hardened)))
+    soft = joint(*(set(layer.relaxed_subgroups) - set(layer.hardened) for layer in layers))
     wanted = check_subgroups(subgroups)
     left = [name for name in soft if name in wanted]
     if not left:
@@ -147,8 +151,7 @@ def which_softness_helps(
         copy = copy_network(network)
         for layer in relaxed_layers(copy).values() if hardened else ():
             layer.harden(*hardened)
-        with torch.random.fork_rng(devices=list(devices)):
-            torch.manual_seed(seed)
+        with _seeded(seed, list(devices)), torch.enable_grad():
             train(copy)
         with in_eval_mode(copy), torch.no_grad():
             found = losses(copy)
@@ -159,8 +162,10 @@ def which_softness_helps(
         return copy, found.detach().double().cpu()
 
     rows: list[TrainingTrial] = []
-    hardened: tuple[str, ...] = ()
-    kept, before = trained(hardened)
+    # What is strict from the start is strict in every trial.
+    known = joint(*(layer.relaxed_subgroups for layer in layers))
+    hardened = tuple([name for name in known if name not in soft])
+    kept, before = trained(())
     while left:
         found = {name: trained(joint(hardened, (name,))) for name in left}
         for name, (_, after) in found.items():
@@ -175,3 +180,18 @@ def which_softness_helps(
         hardened = joint(hardened, (row.subgroup,))
         kept, before = found[row.subgroup]
     return TrainingTrials(tuple(rows), 1 + len(rows), kept)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, devices: list[torch.device]) -> Iterator[None]:
+    """Seed all generators in a ``with`` block, and leave them as they were."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)

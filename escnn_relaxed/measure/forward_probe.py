@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from escnn.nn import (
 )
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.conv import _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -26,6 +27,8 @@ from ..group.points import image_axes
 from ..integral.geometry import Geometry, TransposedGeometry
 from .isometry import PixelGrid
 
+# Functions that lay any number of pixels over the whole map.
+_CENTRED = ("adaptive_", "interpolate", "upsample")
 # A function that picks the tensor to look at from the return value of a module.
 Output: TypeAlias = Callable[[Any], Tensor | GeometricTensor] | None
 
@@ -118,21 +121,49 @@ class _Grids(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        if func is functional.pad or func is Tensor.__getitem__:
+            self._cut(func, result, *args, **(kwargs or {}))
         made = list(_tensors_in(result))
         if made:
             sources = list(_tensors_in((args, tuple((kwargs or {}).values()))))
+            is_centred = func.__name__.startswith(_CENTRED) and not (kwargs or {}).get("align_corners")
             for tensor in made:
-                self._inherit(sources, tensor)
+                self._inherit(sources, tensor, is_centred)
         return result
 
-    def _inherit(self, sources: Sequence[Tensor], result: Tensor) -> None:
+    def _cut(
+        self, func: Any, result: Tensor, source: Tensor, given: Any, mode: str = "constant", value: Any = None
+    ) -> None:
+        """Take down where the pixels of a padded map lie, or of a part of a map."""
+        size = self._size(result)
+        if source not in self._known or result.dim() != source.dim():
+            return
+        if func is functional.pad:
+            pairs = [*given, *[0] * (2 * self.dimension - len(given))][: 2 * self.dimension]
+            before = [-float(pairs[2 * axis]) for axis in reversed(range(self.dimension))]
+            self.is_torus = self.is_torus and (mode == "circular" or not any(pairs))
+        else:
+            index = given if isinstance(given, tuple) else (given,)
+            axes = [part for part in index if part is not Ellipsis]
+            missing = [slice(None)] * (source.dim() - len(axes))
+            at = next((number for number, part in enumerate(index) if part is Ellipsis), len(index))
+            parts = [*axes[:at], *missing, *axes[at:]][-self.dimension :]
+            if not all(isinstance(part, slice) and part.step in (None, 1) for part in parts):
+                return
+            before = [float(part.indices(n)[0]) for part, n in zip(parts, self._size(source), strict=True)]
+        self._known[result] = self._known[source].cut(before, size)
+        self.passed.append(self._known[result])
+
+    def _inherit(self, sources: Sequence[Tensor], result: Tensor, is_centred: bool = False) -> None:
         """Put a new tensor where those that it was made of lie, first of all one of its own size."""
         known = [source for source in sources if source in self._known]
         if result.dim() < 2 + self.dimension or result in self._known or not known:
             return
         size = self._size(result)
         alike = (source for source in known if self._size(source) == size)
-        self._known[result] = self._known[next(alike, known[0])].resized(size)
+        source = self._known[next(alike, known[0])]
+        resized = source.resized(size)
+        self._known[result] = replace(resized, is_guess=source.is_guess) if is_centred else resized
 
     def _size(self, tensor: Tensor) -> tuple[int, ...]:
         return tuple(tensor.shape[-self.dimension :])
@@ -170,7 +201,7 @@ def _slid(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> tuple[Pi
         middle = (reach + stride * (sizes - 1) / 2 - (counts - 1) / 2) * steps
         is_torus = not padding.any() or getattr(source, "padding_mode", "zeros") == "circular"
     centre = np.array(grid.centre) + middle @ image_axes(len(size))
-    return PixelGrid(size, tuple(spacing.tolist()), tuple(centre.tolist())), is_torus
+    return PixelGrid(size, tuple(spacing.tolist()), tuple(centre.tolist()), grid.is_guess), is_torus
 
 
 def _tensor(value: Tensor | GeometricTensor) -> Tensor:

@@ -162,6 +162,7 @@ class PixelGrid:
     size: tuple[int, ...]  # pixels along each axis of the map
     spacing: tuple[float, ...]  # distance of neighbours along these axes in pixels of the image, the strides so far
     centre: tuple[float, ...]  # middle of the map from that of the image, (x, y, …); not 0 where a stride does not fit
+    is_guess: bool = False  # whether something has changed the size in an unknown way
 
     @classmethod
     def of_image(cls, *size: int) -> PixelGrid:
@@ -188,14 +189,23 @@ class PixelGrid:
         return bool(np.abs(sides).max() < TOLERANCE)
 
     def resized(self, size: tuple[int, ...]) -> PixelGrid:
-        """Return a grid of another number of pixels over the same part of the image."""
+        """Return a grid of another number of pixels over the same part of the image, a guess but for whole factors."""
         sides = zip(self.spacing, self.size, size, strict=True)
-        return replace(self, size=size, spacing=tuple(step * old / max(new, 1) for step, old, new in sides))
+        spacing = np.array([step * old / max(new, 1) for step, old, new in sides])
+        factors = np.maximum(spacing, 1 / np.maximum(spacing, TOLERANCE))
+        is_guess = bool(np.abs(factors - factors.round()).max() > TOLERANCE)
+        return replace(self, size=size, spacing=tuple(spacing.tolist()), is_guess=is_guess)
+
+    def cut(self, before: Sequence[float], size: tuple[int, ...]) -> PixelGrid:
+        """Return the grid without some first pixels along each axis, or with more where these are below 0."""
+        steps = np.array(before) + (np.array(size) - np.array(self.size)) / 2
+        centre = np.array(self.centre) + steps * np.array(self.spacing) @ image_axes(len(size))
+        return replace(self, size=size, centre=tuple(centre.tolist()))
 
     def is_carried_to(self, other: PixelGrid, isometry: Isometry) -> bool:
         """Return whether an isometry of the image brings pixels to pixels of another map."""
         index = self.index((other.positions() - isometry.translation) @ isometry.matrix)
-        return bool(np.abs(index - index.round()).max() < TOLERANCE)
+        return not (self.is_guess or other.is_guess) and bool(np.abs(index - index.round()).max() < TOLERANCE)
 
     def of_moved_image(self, isometry: Isometry) -> PixelGrid:
         """Return the grid of an image after an isometry: a quarter turn swaps height and width."""

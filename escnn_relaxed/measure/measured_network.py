@@ -190,7 +190,10 @@ class MeasuredNetwork:
         return arguments, self._outputs(arguments)
 
     def _outputs(self, arguments: Sequence[_Argument]) -> dict[str, ModuleOutput]:
-        values = [a.field_type(a.value) if a.is_wrapped and a.field_type else a.value for a in arguments]
+        # A network may change its input in place.
+        copies = [a.value.clone() if isinstance(a.value, Tensor) else a.value for a in arguments]
+        pairs = zip(arguments, copies, strict=True)
+        values = [a.field_type(value) if a.is_wrapped and a.field_type else value for a, value in pairs]
         return outputs(self._module, values, self._layers, self._output)
 
 

@@ -96,7 +96,8 @@ def pose_test(images: Tensor, gspace: GSpace, *, errors: float = 3.0, seed: int 
 
     Raises:
         TypeError: for images that are no floating-point tensor, or another gspace.
-        ValueError: for too few images, unequal sides, or a gspace without elements that map pixels to pixels.
+        ValueError: for too few images, unequal sides, values that are not finite, or a gspace without elements that map
+            pixels to pixels.
 
     Example:
         >>> from escnn import gspaces
@@ -109,7 +110,8 @@ def pose_test(images: Tensor, gspace: GSpace, *, errors: float = 3.0, seed: int 
     _check_images(images, gspace)
     check_positive("errors", errors)
     rows = []
-    with torch.random.fork_rng(devices=[images.device] if images.device.type == "cuda" else []):
+    devices = [images.device] if images.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.enable_grad():
         torch.manual_seed(check_integer("seed", seed, 0))
         for name, elements in choices.items():
             right = _right_pairs(_normalized(images), _orders(elements, tuple(images.shape[2:])))
@@ -182,6 +184,8 @@ def _check_images(images: Tensor, gspace: GSpace) -> None:
         raise ValueError(f"images must be {shape} with equal sides, got {tuple(images.shape)}")
     if len(images) < _FEWEST:
         raise ValueError(f"images must be {_FEWEST} or more, got {len(images)}")
+    if not images.isfinite().all():
+        raise ValueError("images must be finite, got NaN or infinite values")
 
 
 def _normalized(images: Tensor) -> Tensor:
@@ -205,7 +209,7 @@ def _right_pairs(images: Tensor, orders: Tensor) -> Tensor:
 
 def _trained_score(images: Tensor, orders: Tensor) -> nn.Module:
     """Return a network that gives images higher numbers than their copies, in eval mode."""
-    network = _score_network(images).to(images.device)
+    network = _score_network(images).to(images)
     optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=_STEPS)
     for _ in range(_STEPS):

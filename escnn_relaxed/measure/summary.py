@@ -10,6 +10,7 @@ import torch
 from escnn.nn import FieldType
 from torch import nn
 
+from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.state_dict import describe_fields
 from ..network.relaxed_layers import frequency_energy, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
@@ -60,6 +61,7 @@ class RelaxationSummary(Report):
     Attributes:
         rows: in the order of the network's modules.
         strict: names of escnn's linear maps, which nothing relaxes, by their class, ``"R2Conv"`` for instance.
+        totals: numbers of parameters and of soft ones, those that layers share once; sums of the rows by default.
 
     Example:
         >>> frequency, softness = {"rotation": (0.25,)}, {"rotation": 0.01, "all": 0.01}
@@ -74,6 +76,7 @@ class RelaxationSummary(Report):
 
     rows: tuple[LayerSummary, ...]
     strict: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    totals: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         columns = {header: text for header, text in _COLUMNS.items() if any(map(text, self.rows))}
@@ -83,8 +86,9 @@ class RelaxationSummary(Report):
             table = plain_table(list(columns), [list(map(_in_several_lines, line)) for line in lines])
         below = [table]
         if len(self.rows) > 1:
-            soft = sum(row.soft_parameters for row in self.rows)
-            strict = sum(row.parameters for row in self.rows) - soft
+            sums = sum(row.parameters for row in self.rows), sum(row.soft_parameters for row in self.rows)
+            every, soft = self.totals or sums
+            strict = every - soft
             ratio = f" ({100 * soft / strict:.1f} % more)" if strict else ""
             below.append(f"parameters: {strict:,} strict, {soft:,} soft{ratio}")
         for kind, names in self.strict.items():
@@ -132,7 +136,11 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
                 cannot_be_soft=layer.cannot_be_soft,
             )
         )
-    return RelaxationSummary(tuple(rows), strict_layers(network))
+    every, soft = (
+        sum({id(value): value.numel() for layer in layers.values() for value in parameters(layer)}.values())
+        for parameters in (RelaxedLayer.parameters, RelaxedLayer.soft_parameters)
+    )
+    return RelaxationSummary(tuple(rows), strict_layers(network), (every, soft))
 
 
 @torch.no_grad()

@@ -132,14 +132,15 @@ def count_inputs(inputs: Any, name: str = "inputs") -> int:
 
 
 def input_chunks(inputs: Any, size: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the arguments of a network for so many inputs at a time; what is no batch of them is in each."""
+    """Yield copies of the arguments of a network for so many inputs at a time; what is no batch of them is in each."""
     count = count_inputs(inputs)
 
     def part(value: Any, start: int) -> Any:
         if isinstance(value, GeometricTensor):
             return value.type(part(value.tensor, start))
         is_batch = isinstance(value, Tensor) and value.dim() > 0 and len(value) == count
-        return value[start : start + size] if is_batch else value
+        # A network may change its input in place.
+        return value[start : start + size].clone() if is_batch else value
 
     for start in range(0, count, size):
         yield tuple(part(value, start) for value in (inputs if isinstance(inputs, tuple) else (inputs,)))

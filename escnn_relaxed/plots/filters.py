@@ -136,6 +136,11 @@ def _over_group(layer: EquivariantModule, out_field: int, in_field: int) -> NDAr
     inputs = _channels("in_field", layer.in_type, in_field, "a trivial or regular field")
     with torch.no_grad():
         bank = layer.expand_parameters()[0].double().cpu().numpy()
+    # A bank of groups has the input channels of a group.
+    group = outputs[0] // (len(bank) // (layer.in_type.size // bank.shape[1]))
+    inputs = inputs - group * bank.shape[1]
+    if inputs[0] < 0 or inputs[-1] >= bank.shape[1]:
+        raise ValueError(f"in_field must be in the group of out_field {out_field}, got {in_field} of another group")
     filters: NDArray[np.float64] = bank[outputs, np.broadcast_to(inputs, len(outputs))]
     return filters
 
@@ -166,7 +171,8 @@ def _taps(layer: Any, side: int, count: int, axis: int) -> dict[int, slice]:
     """Return output pixels, evenly spaced along an axis, and their taps, which are in an image of a side in pixels."""
     geometry = getattr(layer, "geometry", layer)
     padding = geometry.padding[axis] if isinstance(geometry.padding, (tuple, list)) else geometry.padding
-    stride, extent = geometry.stride, geometry.dilation * (geometry.kernel_size - 1) + 1
+    stride = geometry.stride[axis] if isinstance(geometry.stride, (tuple, list)) else geometry.stride
+    extent = geometry.dilation * (geometry.kernel_size - 1) + 1
     first, last = math.ceil(padding / stride), (side - extent + padding) // stride
     if last < first:
         raise ValueError(f"size must be at least {extent}, the extent of the kernel, got {side}")
