@@ -89,7 +89,7 @@ def _verdicts(parts: Sequence[Part], name: str) -> str:
     """Return scores and gains of soft layers in the main poses, of data as they are or turned later."""
     rows, ways = [], (*HEADS, SOFT)
     for part in parts:
-        is_main = part.is_forecast or (part.task, part.group, part.images) in MAIN_TABLES
+        is_main = part.is_forecast or part.task == "digits"
         score = part.score if name == "as they are" else "turned"
         if is_main and part.head(score) and SOFT in part.ways:
             gain, digits = part.gains(SOFT, score), 2 if part.is_forecast else 1
