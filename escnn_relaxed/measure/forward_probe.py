@@ -120,39 +120,28 @@ class _Grids(TorchFunctionMode):
             self.is_torus = self.is_torus and is_torus
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func is functional.pad or func is Tensor.__getitem__:
-            self._cut(func, result, *args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func is functional.pad and args[0] in self._known:
+            # Numbers of pixels before and behind, from the last axis on.
+            self._cut(args[0], result, [(-before, 1) for before in args[1][::2]][::-1])
+            self.is_torus = self.is_torus and (kwargs["mode"] == "circular" or not any(args[1]))
+        elif func is Tensor.__getitem__ and args[0] in self._known and result.dim() == args[0].dim():
+            self._cut(args[0], result, _starts_and_steps(args[1], args[0].shape))
         made = list(_tensors_in(result))
         if made:
-            sources = list(_tensors_in((args, tuple((kwargs or {}).values()))))
-            is_centred = func.__name__.startswith(_CENTRED) and not (kwargs or {}).get("align_corners")
+            sources = list(_tensors_in((args, tuple(kwargs.values()))))
+            is_centred = getattr(func, "__name__", "").startswith(_CENTRED) and not kwargs.get("align_corners")
             for tensor in made:
                 self._inherit(sources, tensor, is_centred)
         return result
 
-    def _cut(
-        self, func: Any, result: Tensor, source: Tensor, given: Any, mode: str = "constant", value: Any = None
-    ) -> None:
-        """Take down where the pixels of a padded map lie, or of a part of a map."""
-        size = self._size(result)
-        if source not in self._known or result.dim() != source.dim():
-            return
-        if func is functional.pad:
-            pairs = [*given, *[0] * (2 * self.dimension - len(given))][: 2 * self.dimension]
-            before = [-float(pairs[2 * axis]) for axis in reversed(range(self.dimension))]
-            self.is_torus = self.is_torus and (mode == "circular" or not any(pairs))
-        else:
-            index = given if isinstance(given, tuple) else (given,)
-            axes = [part for part in index if part is not Ellipsis]
-            missing = [slice(None)] * (source.dim() - len(axes))
-            at = next((number for number, part in enumerate(index) if part is Ellipsis), len(index))
-            parts = [*axes[:at], *missing, *axes[at:]][-self.dimension :]
-            if not all(isinstance(part, slice) and part.step in (None, 1) for part in parts):
-                return
-            before = [float(part.indices(n)[0]) for part, n in zip(parts, self._size(source), strict=True)]
-        self._known[result] = self._known[source].cut(before, size)
-        self.passed.append(self._known[result])
+    def _cut(self, source: Tensor, result: Tensor, parts: Sequence[tuple[int, int]] | None) -> None:
+        """Take down where a map lies that has every so many of the pixels of another one, along the last axes."""
+        if parts is not None:
+            all_axes = [*[(0, 1)] * self.dimension, *parts][-self.dimension :]
+            self._known[result] = self._known[source].part(all_axes, self._size(result))
+            self.passed.append(self._known[result])
 
     def _inherit(self, sources: Sequence[Tensor], result: Tensor, is_centred: bool = False) -> None:
         """Put a new tensor where those that it was made of lie, first of all one of its own size."""
@@ -167,6 +156,16 @@ class _Grids(TorchFunctionMode):
 
     def _size(self, tensor: Tensor) -> tuple[int, ...]:
         return tuple(tensor.shape[-self.dimension :])
+
+
+def _starts_and_steps(index: Any, shape: tuple[int, ...]) -> list[tuple[int, int]] | None:
+    """Return the first element and the step along each axis of a part of a tensor; None of one that no slices make."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    at = next((number for number, part in enumerate(parts) if part is Ellipsis), len(parts))
+    parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + (at < len(parts)))
+    if len(parts) != len(shape) or not all(isinstance(part, slice) and (part.step or 1) > 0 for part in parts):
+        return None
+    return [part.indices(size)[::2] for part, size in zip(parts, shape, strict=True)]
 
 
 def _slid(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> tuple[PixelGrid, bool] | None:

@@ -196,11 +196,13 @@ class PixelGrid:
         is_guess = bool(np.abs(factors - factors.round()).max() > TOLERANCE)
         return replace(self, size=size, spacing=tuple(spacing.tolist()), is_guess=is_guess)
 
-    def cut(self, before: Sequence[float], size: tuple[int, ...]) -> PixelGrid:
-        """Return the grid without some first pixels along each axis, or with more where these are below 0."""
-        steps = np.array(before) + (np.array(size) - np.array(self.size)) / 2
-        centre = np.array(self.centre) + steps * np.array(self.spacing) @ image_axes(len(size))
-        return replace(self, size=size, centre=tuple(centre.tolist()))
+    def part(self, axes: Sequence[tuple[int, int]], size: tuple[int, ...]) -> PixelGrid:
+        """Return the grid of so many pixels from a first one on, which may be outside, with a step along each axis."""
+        first, step = np.array(axes, dtype=np.float64).T
+        middle = first + step * (np.array(size) - 1) / 2 - (np.array(self.size) - 1) / 2
+        spacing = np.array(self.spacing)
+        centre = np.array(self.centre) + middle * spacing @ image_axes(len(size))
+        return replace(self, size=size, spacing=tuple((spacing * step).tolist()), centre=tuple(centre.tolist()))
 
     def is_carried_to(self, other: PixelGrid, isometry: Isometry) -> bool:
         """Return whether an isometry of the image brings pixels to pixels of another map."""
