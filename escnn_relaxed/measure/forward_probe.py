@@ -125,7 +125,7 @@ class _Grids(TorchFunctionMode):
         if func is functional.pad and args[0] in self._known:
             # Numbers of pixels before and behind, from the last axis on.
             self._cut(args[0], result, [(-before, 1) for before in args[1][::2]][::-1])
-            self.is_torus = self.is_torus and (kwargs["mode"] == "circular" or not any(args[1]))
+            self.is_torus = self.is_torus and (kwargs.get("mode") == "circular" or not any(args[1]))
         elif func is Tensor.__getitem__ and args[0] in self._known and result.dim() == args[0].dim():
             self._cut(args[0], result, _starts_and_steps(args[1], args[0].shape))
         made = list(_tensors_in(result))
