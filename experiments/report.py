@@ -48,7 +48,7 @@ def report(folder: Path) -> str:
     """
     results = load_results(folder)
     parts = [
-        "# The paper's tables, run again",
+        "# The paper's tables, on a small scale",
         GENERATED,
         *_text(folder / INTRODUCTION),
         "## Accuracy",
