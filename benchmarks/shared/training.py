@@ -22,15 +22,12 @@ def take_steps(
     loss: Callable[[Tensor, Tensor], Tensor],
     optimiser: torch.optim.Optimizer,
     penalties: Iterable[Callable[[], Tensor]] = (),
-    precision: torch.dtype = torch.float32,
     after_step: Callable[[], object] | None = None,
 ) -> None:
-    """Train on each batch once, by a loss and penalties; convolutions have a precision of their own."""
+    """Train on each batch once, by a loss and penalties."""
     network.train()
     for inputs, targets in batches:
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
-            predicted = network(inputs)
-        value = loss(predicted.float(), targets)
+        value = loss(network(inputs), targets)
         for penalty in penalties:
             value = value + penalty()
         optimiser.zero_grad()

@@ -44,7 +44,7 @@ class Place:
     rates: tuple[float, ...] = RATES
 
 
-def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place) -> tuple[nn.Module, Data, Fit]:
+def trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place) -> tuple[nn.Module, Data, Fit]:
     """Return the network of a run, its data, and the course of its training."""
     task, way = place.tasks[cell.task], place.ways[cell.way]
     data: Data = _load(task.load, cell.pose, cell.images, cell.seed, place.data)
@@ -54,8 +54,11 @@ def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place
 
     def varied(batch: Split) -> Split:
         inputs, targets = batch if task.varied is None else (task.varied(batch[0]), batch[1])
-        if not way.is_turned:
+        if not way.turned:
             return inputs, targets
+        if way.turned < 1:
+            is_moved = torch.rand(len(inputs), 1, 1, 1) < way.turned
+            return torch.where(is_moved, randomly_moved(inputs, ELEMENTS[cell.group][1:], data.act), inputs), targets
         if targets.dim() == 1:
             return randomly_moved(inputs, ELEMENTS[cell.group], data.act), targets
         # Fields turn with the inputs.
@@ -67,7 +70,7 @@ def _trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place
         # The loss is the mean of an image, and so is the prior's part of it.
         return torch.stack(squares).sum() / (2 * setting.deviation**2) / cell.images
 
-    rule = rule.with_copies() if way.is_turned else rule
+    rule = rule.with_copies() if way.turned else rule
     penalty = None if setting.deviation is None else prior
     course = fit(network, way, data, rate, rule, task.objective, varied, penalty=penalty, pause=place.pause)
     return network, data, course
@@ -78,7 +81,7 @@ def _trial(cell: Cell, setting: Setting, rate: float, place: Place) -> float:
 
     def make() -> dict[str, Any]:
         rule = replace(place.rule, rounds=place.tasks[cell.task].trial)
-        course = _trained(cell, setting, rate, rule, place)[2]
+        course = trained(cell, setting, rate, rule, place)[2]
         return {"validation": course.loss, "seconds": course.seconds}
 
     name = {**asdict(cell), "setting": asdict(setting), "rate": rate}
@@ -102,7 +105,7 @@ def run(cell: Cell, place: Place) -> dict[str, Any]:
     """Return the line of one run: its choices, its course, and its scores on test images."""
     task, elements = place.tasks[cell.task], ELEMENTS[cell.group]
     setting, rate, trials = choose(cell, place)
-    network, data, course = _trained(cell, setting, rate, place.rule, place)
+    network, data, course = trained(cell, setting, rate, place.rule, place)
     found: dict[str, Any] = {
         **task.scores(network, data, elements),
         "validation": course.loss,

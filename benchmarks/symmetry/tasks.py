@@ -10,7 +10,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from benchmarks.symmetry import forecasts
@@ -70,7 +69,6 @@ TASKS: dict[str, Task] = {
         trial=(5, 1),
         trial_images=3000,
         varied=varied,
-        objective=Objective(precision=torch.bfloat16),
     ),
     "ddmnist": Task(load_pairs, _OF_PAIRS, dict.fromkeys(("C4", "D4"), _OF_PARTS), trial=(3, 1), trial_images=10_000),
     "glyphs": Task(load_glyphs, Frame(8), {"C4": tuple(f"{posed} of 4" for posed in range(5))}, trial_images=500),

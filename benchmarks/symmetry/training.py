@@ -43,8 +43,6 @@ class Objective:
     score: Callable[[Tensor, Tensor], float] = accuracy
     likelihood: str = "categorical"
     batch: int = 64
-    # Of the convolutions.
-    precision: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def fit(
             start = time.process_time()
             for _ in range(epochs):
                 batches = _batches(data.train, objective.batch, varied)
-                take_steps(network, batches, objective.loss, optimiser, penalties, objective.precision, decay)
+                take_steps(network, batches, objective.loss, optimiser, penalties, decay)
             if evidence is not None and len(course.history) >= FIRST_ROUND:
                 update(evidence, data.train)
             predicted, targets = outputs_of(network, data.validation[0]), data.validation[1]

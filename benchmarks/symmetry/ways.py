@@ -54,8 +54,8 @@ class Way:
     head: str = "pooled"
     # All but the last layer or stage are strict.
     only_last: bool = False
-    # Each image of a batch is turned by an element of the group that is drawn.
-    is_turned: bool = False
+    # The share of the images of a batch that an element moves: of 1 any that is drawn, of less any but the identity.
+    turned: float = 0.0
     # The evidence says how soft layers are.
     is_learned: bool = False
     # Its prior shrinks the weights beside the steps of the optimiser, and is no part of the loss.
@@ -97,13 +97,13 @@ MAIN_WAYS: dict[str, Way] = {
     "RelaxedR2Conv, free head": Way(RelaxedR2Conv, "free"),
     "RelaxedR2Conv, evidence": Way(RelaxedR2Conv, is_learned=True),
     "R2Conv, soft head": Way(head="soft"),
-    "R2Conv, free head, turned copies": Way(head="free", is_turned=True),
+    "R2Conv, free head, turned copies": Way(head="free", turned=1.0),
     "RestrictionModule": Way(restricts=True),
     "Conv2d": Way(PlainConvolution),
-    "Conv2d, turned copies": Way(PlainConvolution, is_turned=True),
+    "Conv2d, turned copies": Way(PlainConvolution, turned=1.0),
 }
 FURTHER_WAYS: dict[str, Way] = {
-    "RelaxedR2Conv, turned copies": Way(RelaxedR2Conv, is_turned=True),
+    "RelaxedR2Conv, turned copies": Way(RelaxedR2Conv, turned=1.0),
     "PartialR2Conv": Way(PartialR2Conv, settings=_STARTS),
     "ResidualR2Conv": Way(ResidualR2Conv, settings=_DEVIATIONS),
     "Conv2d, equal time": Way(PlainConvolution, is_as_wide=True),
