@@ -3,8 +3,8 @@
     python -m benchmarks.symmetry.tradeoff --data FOLDER --output FILE.jsonl [--task cifar10] [--table]
 
 Digits or photographs that are all upright, with the networks, the training and the scores of the benchmark
-(protocol.md). Rates of digits are those that validation chose for each way there; those of photographs were not chosen.
-Points of one curve are one trained network whose soft part is multiplied by a factor, and nothing is trained after that.
+(protocol.md). Validation chose the rates of digits for each way there; those of photographs were not chosen. Points of
+one curve are one trained network whose soft part is multiplied by a factor, and nothing is trained after that.
 """
 
 from __future__ import annotations
