@@ -91,6 +91,7 @@ setup(
         "einops",
         "typing_extensions",
         "numpy",
+        "scipy",
     ],
     extras_require=EXTRAS,
 )

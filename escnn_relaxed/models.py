@@ -113,8 +113,7 @@ class RelaxedResNet(nn.Module):
             raise ValueError(f"images must be {sizes}, got {shape}")
         draw_samples(self)
         maps = self.features(images if isinstance(images, GeometricTensor) else self.in_type(images))
-        scores: Tensor = self.classifier(maps.tensor.unflatten(1, (len(maps.type), -1)).amax(dim=(2, 3, 4)))
-        return scores
+        return self.classifier(maps.tensor.unflatten(1, (len(maps.type), -1)).amax(dim=(2, 3, 4)))
 
     @torch.no_grad()
     def export(self) -> nn.Module:

@@ -51,7 +51,7 @@ def _share_axes(network: RelaxedResNet) -> None:
     for module in network.modules():
         if isinstance(module, RelaxedConvolution) and "translation" in module.domain_frequency:
             both = module.domain_frequency["translation"].detach()
-            module.kernel.frequency.share("translation", nn.Parameter(both[:1].clone()))
+            module.kernel.frequency.register_parameter("translation", nn.Parameter(both[:1].clone()))
 
 
 def _without_decay_of_frequencies(network: RelaxedResNet) -> list[dict[str, Any]]:

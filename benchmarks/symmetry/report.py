@@ -48,6 +48,7 @@ COLOURS = {
     "RelaxedR2Conv, free head": "#e69f00",
     "RelaxedR2Conv, evidence": "#a03000",
     "RelaxedR2Conv, last stage": "#f0a070",
+    "RelaxedR2Conv, decoupled evidence": "#702000",
     "R2Conv, soft head": "#cc79a7",
     "R2Conv, free head, turned copies": "#009e73",
     "RestrictionModule": "#7060a0",
@@ -91,12 +92,14 @@ def _verdicts(parts: Sequence[Part], name: str) -> str:
     for part in parts:
         is_main = part.is_forecast or part.task == "digits"
         score = part.score if name == "as they are" else "turned"
-        if is_main and part.head(score) and SOFT in part.ways:
+        head = part.head(score)
+        if is_main and head and SOFT in part.ways:
             gain, digits = part.gains(SOFT, score), 2 if part.is_forecast else 1
-            means = (f"{fmean(found):.{digits}f}" if (found := part.values(way, score)) else "–" for way in ways)
-            gained = signed(cell(gain, len(gain))), f"`{part.head(score)}`", _verdict(gain)
-            rows.append([f"{part.family}, {part.title}", *means, *gained])
-    return table((name, *(f"`{way}`" for way in ways), "gain", "over", "soft layers are"), rows)
+            means = {way: f"{fmean(part.values(way, score)):.{digits}f}" for way in ways}
+            means[head] = f"**{means[head]}**"
+            label = f"{part.task}, {part.title}" if part.is_forecast else f"{part.title}, {part.images:,}"
+            rows.append([label, *means.values(), signed(cell(gain, len(gain))), _verdict(gain)])
+    return table((name, *(f"`{way}`" for way in ways), "gain", "soft layers are"), rows)
 
 
 def _verdict(found: Sequence[float]) -> str:
@@ -150,10 +153,10 @@ def tables(parts: Sequence[Part]) -> dict[str, str]:
     """Return all scores of all ways, for each family of poses."""
     found: dict[str, list[str]] = defaultdict(list)
     seeds = _most_seeds(parts)
-    for part in parts:
+    for part in (some for some in parts if len(some.ways) > 1):  # one way alone compares nothing
         most = seeds[part.family]
-        text = f"*{part.title}*, {most} seeds, or as many as the brackets say\n\n{_full(part, most)}"
-        found[part.family].append(text)
+        words = f"{most} seeds, or as many as the brackets say" if most > 1 else "one seed"
+        found[part.family].append(f"*{part.title}*, {words}\n\n{_full(part, most)}")
     return {name: "\n\n".join(texts) for name, texts in found.items()}
 
 

@@ -114,7 +114,6 @@ class FourierKernel(KernelNet):
 
     def __init__(self, filter_dimension: int, domain_dimension: int, hidden_size: int = 32, features: int = 16) -> None:
         super().__init__()
-        self.hidden_size = hidden_size
         self.register_buffer("filter_projection", torch.randn(features, filter_dimension))
         self.filter_weight = nn.Parameter(torch.randn(hidden_size, 2 * features))
         # Phases are uniform: the cosine of small arguments alone would be a constant plus a quadratic.
@@ -178,7 +177,6 @@ class SirenKernel(KernelNet):
 
     def __init__(self, filter_dimension: int, domain_dimension: int, hidden_size: int = 32) -> None:
         super().__init__()
-        self.hidden_size = hidden_size
         # Phases 2πW(ω ⊙ α) of unit weights, as in the Fourier features, so that ω means the same in both nets.
         self.filter_weight = nn.Parameter(torch.randn(hidden_size, filter_dimension))
         self.bias = nn.Parameter(torch.empty(hidden_size).uniform_(-0.5, 0.5))

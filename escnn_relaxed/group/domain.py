@@ -33,16 +33,14 @@ class Domain:
         # Of a rotation of the plane "circle", (cos θ, sin θ), or "log", the paper's angle over 2π. In space coordinates
         # are its matrix over √2, whose distances are the same chords.
         self.form = form
+        self.dimension = gspace.dimensionality
+        # The size in pixels of the image whose softness is told.
+        self.reference_size = (REFERENCE_SIDE,) * self.dimension
 
     @cached_property
     def sample(self) -> GroupSample:
         """The sampled elements."""
         return sample_group(self.gspace, self.samples)
-
-    @property
-    def dimension(self) -> int:
-        """The dimension d of the base space."""
-        return self.sample.dimension
 
     @property
     def kept_subgroups(self) -> tuple[str, ...]:
@@ -85,11 +83,6 @@ class Domain:
         coordinates = self._domain_coordinates(self.sample.rotation, self.sample.reflected)
         nothing = np.zeros((len(self.sample), 0))
         return np.concatenate([nothing, *(coordinates[name] for name in subgroups if name in coordinates)], axis=1)
-
-    @property
-    def reference_size(self) -> tuple[int, ...]:
-        """The size in pixels of the image whose softness is told."""
-        return (REFERENCE_SIDE,) * self.dimension
 
     def columns(self, subgroups: Sequence[str]) -> list[str]:
         """Return the subgroup of each coordinate of the domain."""

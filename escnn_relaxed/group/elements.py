@@ -109,15 +109,9 @@ class GroupSample:
         return len(self.elements)
 
     @property
-    def dimension(self) -> int:
-        """The dimension d of the base space."""
-        return self.action.shape[-1]
-
-    @property
     def rotations(self) -> Array:
         """The rotations of the sample, (N, d, d)."""
-        rotations: Array = self.rotation[self.reflected == 0]
-        return rotations
+        return self.rotation[self.reflected == 0]
 
     @property
     def subgroups(self) -> tuple[str, ...]:
@@ -229,8 +223,7 @@ def _matrix(group: Any, element: GroupElement) -> Array:
             np.eye(3) * (-1.0) ** part.to("int") if isinstance(factor, CyclicGroup) else _matrix(factor, part)
             for factor, part in zip(both, group.split_element(element), strict=True)
         ]
-        product: Array = matrices[0] @ matrices[1]
-        return product
+        return matrices[0] @ matrices[1]
     if isinstance(group, (CyclicGroup, SO2)):
         return rotation_matrix(element.to("radians"))
     if isinstance(group, (DihedralGroup, O2)):

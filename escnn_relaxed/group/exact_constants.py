@@ -59,8 +59,7 @@ class ExactConstants(nn.Module):
 
     def constant(self, name: str) -> Tensor:
         """Return the constant ``name`` in the dtype and on the device of the module."""
-        value: Tensor = getattr(self, name)
-        return value
+        return getattr(self, name)
 
     def remembered(self, key: Hashable, build: Callable[[], _Result]) -> _Result:
         """Return the result of ``build``, tensors that follow from constants and a setting; the last few are kept."""
@@ -70,8 +69,7 @@ class ExactConstants(nn.Module):
             while len(self._remembered) >= _MOST_REMEMBERED:
                 del self._remembered[next(iter(self._remembered))]
             self._remembered[key] = result
-        found: _Result = self._remembered[key]
-        return found
+        return self._remembered[key]
 
     def _cast(self, name: str) -> Tensor:
         with _as_constants():

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from escnn.group import Representation
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 
 from .elements import GroupSample, turn
 
@@ -38,14 +38,12 @@ class Block:
         if not angle or self.irrep is None or not self.irrep.group.continuous:
             return self.matrices
         rotation = np.asarray(self.irrep(turn(self.irrep.group, angle)), dtype=np.float64)
-        turned: NDArray[np.float64] = self.matrices @ rotation
-        return turned
+        return self.matrices @ rotation
 
     def element_means(self) -> NDArray[np.float64]:
         """Return the mean over the elements of each channel of a permutation field, one or a coset, (size, M)."""
         members = np.equal(np.asarray(self.image), np.arange(self.size)[:, None])
-        means: NDArray[np.float64] = members / members.sum(axis=1, keepdims=True)
-        return means
+        return members / members.sum(axis=1, keepdims=True)
 
 
 class FieldStructure:
@@ -111,20 +109,23 @@ def _split(
 def _permutation_block(representation: Representation, sample: GroupSample) -> Block | None:
     """The block of a transitive permutation of the channels, None if the field is not one."""
     matrices = sample.matrices(representation)
-    exact = matrices.round()
+    rows = permuted_rows(matrices)
+    if rows is None or len(set(rows[:, 0].tolist())) < representation.size:
+        return None
+    return Block(f"permutation {rows[:, 0].tolist()}", representation.size, matrices.round(), rows[:, 0])
+
+
+def permuted_rows(matrices: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """Return the row of the 1 in each column of matrices (…, n, n) that permute, None of others."""
     # escnn computes these matrices from irreps: 0 and 1 up to rounding.
-    if not np.allclose(matrices, exact, rtol=0, atol=1e-6):
-        return None
-    is_permutation = (exact >= 0).all() and (exact.sum(axis=1) == 1).all() and (exact.sum(axis=2) == 1).all()
-    image = exact[:, :, 0].argmax(axis=1)
-    if not is_permutation or len(set(image.tolist())) < representation.size:
-        return None
-    return Block(f"permutation {image.tolist()}", representation.size, exact, image)
+    exact = np.abs(matrices.round())
+    is_permutation = (exact.sum(axis=-1) == 1).all() and (exact.sum(axis=-2) == 1).all()
+    return exact.argmax(axis=-2) if is_permutation and np.allclose(matrices, exact, rtol=0, atol=1e-6) else None
 
 
 def block_diagonal(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return one matrix with some square matrices along its diagonal."""
-    return torch.block_diag(*[torch.from_numpy(np.asarray(matrix, dtype=np.float64)) for matrix in matrices]).numpy()
+    """Return one matrix with some square matrices, some of which may be of integers, along its diagonal."""
+    return block_diag(*matrices).astype(np.float64)
 
 
 def channel_elements(

@@ -47,8 +47,7 @@ class KeptGroup:
         else:
             distances = np.abs((self.members - others) @ self.axis).max(-1)
             distances += np.linalg.det(self.members) * np.linalg.det(others) < 0
-        held: NDArray[np.bool_] = distances.min(-1, initial=1.0) < _SAME
-        return held
+        return distances.min(-1, initial=1.0) < _SAME
 
     def with_element(self, element: Array) -> KeptGroup:
         """Return the group that this one and an element (d, d) generate."""

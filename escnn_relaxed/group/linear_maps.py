@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from escnn.group import GroupElement, Representation
 from escnn.nn import FieldType
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from .exact_constants import ExactConstants
@@ -68,11 +69,8 @@ def _mean(kernel: Tensor, left: Tensor, steered: Tensor, right: Tensor) -> Tenso
 
 def _mixed(matrices: Tensor) -> list[Tensor]:
     """Return the numbers of the channels that matrices (M, C, C) mix with each other, of each such set."""
-    mixes = (matrices.abs() > _ROUNDING).any(0) | torch.eye(matrices.shape[-1], dtype=torch.bool)
-    reached = (mixes | mixes.T).double()
-    while not torch.equal(further := (reached @ reached).clamp_max(1), reached):
-        reached = further
-    return [row.nonzero().flatten() for row in reached.unique(dim=0)]
+    count, sets = connected_components((matrices.abs() > _ROUNDING).any(0).numpy(), directed=False)
+    return [torch.from_numpy(np.flatnonzero(sets == number)) for number in range(count)]
 
 
 class InvariantBias(ExactConstants):

@@ -44,8 +44,7 @@ def image_axes(dimension: int) -> Array:
     """Return the directions of an image's axes as rows, (d, d): (0, −1) of the rows and (1, 0) of the columns."""
     # Steps along the axes @ the result are vectors in escnn's order; vectors @ its transpose are steps.
     against_rows = np.append(-np.ones(dimension - 1), 1.0)
-    directions: Array = np.diag(against_rows)[:, ::-1].copy()
-    return directions
+    return np.diag(against_rows)[:, ::-1].copy()
 
 
 def pixel_coordinates(size: Sequence[int], like: Tensor) -> list[Tensor]:

@@ -115,5 +115,4 @@ def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry)
         module.weight.copy_(filter_bank)
         if bias is not None:
             module.bias.copy_(bias)
-    convolution: Convolutions = module
-    return convolution
+    return module

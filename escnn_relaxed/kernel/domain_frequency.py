@@ -72,10 +72,6 @@ class DomainFrequency(ExactConstants):
             described[name] = [round(part, 4) for part in value.tolist()] if has_values(value) else "not here"
         return described
 
-    def share(self, name: str, value: nn.Parameter) -> None:
-        """Learn ω′ of a subgroup as a parameter that other layers may have too."""
-        self.register_parameter(name, value)
-
     @torch.no_grad()
     def set(self, **frequencies: Frequency) -> None:
         """Set values in place."""

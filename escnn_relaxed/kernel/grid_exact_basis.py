@@ -13,6 +13,7 @@ from escnn.nn.modules.basismanager import SingleBlockBasisExpansion
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..group.fields import permuted_rows
 from ..group.linear_maps import GroupAverage
 
 Symmetries = list[tuple[GroupElement, list[int]]]
@@ -77,8 +78,7 @@ def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:
         device = next((buffer.device for buffer in block.basis.buffers()), torch.device("cpu"))
         with device:
             sampled = SingleBlockBasisExpansion(block.basis, points, block._mask.cpu().numpy()).sampled_basis.cpu()
-    single: NDArray[np.float32] = sampled.numpy().copy()
-    return single
+    return sampled.numpy().copy()
 
 
 def _is_intact(sampled: Tensor) -> bool:
@@ -103,24 +103,14 @@ def _orbits(in_field: Representation, out_field: Representation, symmetries: Sym
     labels = np.arange(out_field.size * in_field.size * len(symmetries[0][1])) if symmetries else np.zeros(0)
     entries = labels.reshape(out_field.size, in_field.size, -1)
     for element, steered in symmetries:
-        rows, columns = _permutation(out_field(~element)), _permutation(in_field(~element))
+        rows, columns = permuted_rows(out_field(~element)), permuted_rows(in_field(~element))
         if rows is None or columns is None:
             return None
         labels = np.minimum(labels, entries[np.ix_(rows, columns, np.array(steered))].ravel())
     return np.unique(labels, return_inverse=True)[1]
 
 
-def _permutation(matrix: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """Return the row of the 1 in each column of a matrix that permutes, None of another."""
-    exact = np.abs(matrix).round()
-    is_permutation = np.allclose(matrix, exact, rtol=0, atol=1e-6) and (exact.sum(0) == 1).all()
-    return exact.argmax(axis=0) if is_permutation and (exact.sum(1) == 1).all() else None
-
-
 def _means_over(orbits: NDArray[np.int64], basis: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the means of a basis (B, |A|, |B|, k²) over orbits of its entries, (B, orbits)."""
-    order = np.argsort(orbits, kind="stable")
-    starts = np.flatnonzero(np.diff(orbits[order], prepend=-1))
-    sizes = np.diff(np.append(starts, len(order)))
-    elements = (element.ravel()[order].astype(np.float64) for element in basis)
-    return np.stack([np.add.reduceat(element, starts) / sizes for element in elements])
+    sizes = np.bincount(orbits)
+    return np.stack([np.bincount(orbits, element.ravel()) / sizes for element in basis])

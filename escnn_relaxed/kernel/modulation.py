@@ -262,8 +262,7 @@ class InputModulation(ElementModulation):
 
 def _scaled(function: Array, part: Array) -> Array:
     """Return a map of the values of a function (M,) to columns, (M, columns), that makes SCALE of a weight of 1."""
-    scaled: Array = part * (SCALE / np.sqrt(np.square(function @ part).mean()))
-    return scaled
+    return part * (SCALE / np.sqrt(np.square(function @ part).mean()))
 
 
 def independent(values: Array) -> list[int]:

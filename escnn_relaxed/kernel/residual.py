@@ -37,8 +37,7 @@ class ResidualKernel(RelaxingKernel):
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, k, k); its mean over subgroups has the mean of F, or the nearest strict kernel."""
-        kernel: Tensor = self.strict(weights) + self._projected(averaged)
-        return kernel
+        return self.strict(weights) + self._projected(averaged)
 
     def _projected(self, averaged: Sequence[str]) -> Tensor:
         """Return PF."""
@@ -114,5 +113,4 @@ class NearestSteerable(ExactConstants):
             of_pair = entries[pair.outs][:, :, pair.ins].transpose(1, 2).flatten(0, 1).flatten(1)
             products = of_pair @ elements.flatten(1).mT
             weights.append((products @ self.constant(f"inverse_{number}")).flatten())
-        nearest: Tensor = self.basis(torch.cat(weights))
-        return nearest
+        return self.basis(torch.cat(weights))

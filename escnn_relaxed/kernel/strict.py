@@ -52,8 +52,7 @@ class StrictKernel(Kernel):
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, k, …)."""
-        kernel: Tensor = self.basis(weights)
-        return kernel
+        return self.basis(weights)
 
     def element_energies(
         self, weights: Tensor | None, hardened: Names, elements: Sequence[GroupElement]

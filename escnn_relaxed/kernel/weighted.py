@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from scipy.linalg import helmert
 from torch import Tensor, nn
 
 from ..checks import check_integer
@@ -36,7 +35,7 @@ class WeightedKernel(RelaxingKernel):
                 f"in_type or out_type must be of regular and quotient fields, whose channels are the group elements "
                 f"that weights are for, got {names[0]} and {names[1]}"
             )
-        self.elements = GroupMeans(config.domain, contrasts=_contrasts(len(sample)))
+        self.elements = GroupMeans(config.domain, contrasts=helmert(len(sample)))
         self.elements.set_constant("of_columns", in_elements.T)
         self.elements.set_constant("of_rows", out_elements.T)
         self.elements.set_constant("weighs_columns", in_has_any[:, None, None])
@@ -95,11 +94,3 @@ class WeightedKernel(RelaxingKernel):
         """Return weights of 1 for the first kernel and 0 for the others."""
         first = (torch.arange(len(self.means)) == 0).to(self.means)
         return {"means": first, "deviations": torch.zeros_like(self.deviations)}
-
-
-def _contrasts(count: int) -> NDArray[np.float64]:
-    """Return an orthonormal basis of the functions of mean 0 on some elements, (count − 1, count)."""
-    steps = np.arange(1, count)[:, None]
-    # Each is the mean of those before, less the next.
-    rows = np.tril(np.ones((count - 1, count))) - steps * np.eye(count - 1, count, 1)
-    return rows / np.sqrt(steps * (steps + 1))

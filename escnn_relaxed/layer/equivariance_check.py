@@ -142,8 +142,7 @@ class _Waves:
         if element is not None:
             features = self._layer.in_type.transform_fibers(features, element)
         features = features.to(next(self._layer.parameters()).device)
-        output: Tensor = self._layer(self._layer.in_type(features)).tensor.cpu()
-        return output
+        return self._layer(self._layer.in_type(features)).tensor.cpu()
 
     def moved(self, features: Tensor, action: Array) -> Tensor:
         """Return h(A⁻¹x), between pixels by cubic interpolation."""

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_integer, check_mapping, check_not_negative
 from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
-from ..network.relaxed_layers import copy_network, count_inputs, first_input, in_eval_mode, input_chunks, relaxed_layers
+from ..network.relaxed_layers import copy_network, first_input, in_eval_mode, input_chunks, relaxed_layers
 from ..torch_modes import full_precision
 from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import Likelihood
@@ -153,7 +153,7 @@ class SoftnessEvidence:
             ValueError: for fewer than ten inputs or more than ``observations``, outputs that do not fit the likelihood,
                 or a gradient that is not finite.
         """
-        count = count_inputs(inputs)
+        count = len(first_input(inputs))
         if not FEWEST_INPUTS <= count <= self.observations:
             raise ValueError(
                 f"inputs must be {FEWEST_INPUTS} or more, and no more than observations (={self.observations}), "
@@ -355,7 +355,7 @@ class SoftnessEvidence:
 
     def _losses(self, inputs: Any, targets: Tensor, likelihood: Likelihood) -> Tensor:
         """Return the negative log likelihood of each input, (batch,)."""
-        count = count_inputs(inputs)
+        count = len(first_input(inputs))
         if len(targets) != count:
             raise ValueError(f"targets must be as many as inputs (={count}), got {len(targets)}")
         found = []

@@ -124,4 +124,4 @@ def share_domain_frequency(network: nn.Module) -> None:
         mean = torch.stack([owner.values()[name].to(first) for owner in owners]).abs().mean(dim=0)
         shared = nn.Parameter(mean, requires_grad=first.requires_grad)
         for owner in owners:
-            owner.share(name, shared)
+            owner.register_parameter(name, shared)

@@ -63,13 +63,11 @@ def _is_modulated(layer: RelaxedLayer, own: dict[str, nn.Parameter]) -> bool:
 
 
 def _of_modulations(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
-    """Return the gradients of the weights of f_G and f_T without a filter bank for each input.
-
-    The output is the sum over r of F_r(c; x) times a convolution with S ⊙ u_r ⊙ (1 + f_G). S is the strict kernel, F
-    are the factors at pixels, and u_r is 1 or a direction at each tap. As a function of the taps f_G is a sum of a few
-    functions B, so convolutions with S ⊙ u_r ⊙ B give its gradient, and those with the whole banks give that of F. From
-    these few numbers the gradients of the weights follow for all inputs at once.
-    """
+    """Return the gradients of the weights of f_G and f_T without a filter bank for each input."""
+    # The output is the sum over r of F_r(c; x) times a convolution with S ⊙ u_r ⊙ (1 + f_G). S is the strict kernel, F
+    # are the factors at pixels, and u_r is 1 or a direction at each tap. As a function of the taps f_G is a sum of a
+    # few functions B, so convolutions with S ⊙ u_r ⊙ B give its gradient, and those with the whole banks give that of
+    # F. From these few numbers the gradients of the weights follow for all inputs at once.
     layer, geometry = call.layer, call.layer.geometry
     kernel: Any = layer.kernel
     wanted = {id(parameter) for parameter in own.values()}
@@ -136,8 +134,7 @@ def _mapped(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count:
     values = {name: parameter.detach() for name, parameter in own.items()}
     chunk = max(1, _MOST_VALUES // call.layer.kernel.values_at_a_pixel())
     of_inputs = vmap(grad(partial(_product, call)), in_dims=(None, 0, 0), chunk_size=chunk)
-    found: dict[str, Tensor] = of_inputs(values, *_by_input(call, slope, count))
-    return found
+    return of_inputs(values, *_by_input(call, slope, count))
 
 
 def _one_by_one(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:

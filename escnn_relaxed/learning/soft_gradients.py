@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 
 from ..kernel.kernel import WeightGroup
 from ..layer.relaxed_layer import RelaxedLayer
-from ..network.relaxed_layers import count_inputs, first_module, input_chunks, relaxed_layers, tensor_of
+from ..network.relaxed_layers import first_input, first_module, input_chunks, relaxed_layers, tensor_of
 from .layer_gradients import LayerCall, layer_gradients
 
 
@@ -95,7 +95,7 @@ def gradients(
     """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter."""
     # One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer
     # then follow input by input from that layer alone.
-    count = count_inputs(arguments)
+    count = len(first_input(arguments))
     wanted = set(map(id, parameters))
     calls: list[LayerCall] = []
 

@@ -23,8 +23,8 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..group.points import image_axes
 from ..integral.geometry import Geometry, TransposedGeometry
+from ..network.relaxed_layers import tensor_of
 from .isometry import PixelGrid
 
 # Functions that lay any number of pixels over the whole map.
@@ -48,15 +48,15 @@ def outputs(
     network: nn.Module, arguments: Sequence[Any], names: Sequence[str], output: Output = None
 ) -> dict[str, ModuleOutput]:
     """Return the outputs of some modules by name, ``""`` for the network itself; the first argument is the image."""
-    grids = _Grids(_tensor(arguments[0]))
+    grids = _Grids(tensor_of(arguments[0]))
     found: dict[str, ModuleOutput] = {}
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, returned: Any) -> None:
             picked = _picked(returned, output, name)
             field_type = picked.type if isinstance(picked, GeometricTensor) else None
-            grid = grids[_tensor(picked)] if grids.is_map(picked) else None
-            found[name] = ModuleOutput(_tensor(picked), field_type, grid, tuple(grids.passed), grids.is_torus)
+            grid = grids[tensor_of(picked)] if grids.is_map(picked) else None
+            found[name] = ModuleOutput(tensor_of(picked), field_type, grid, tuple(grids.passed), grids.is_torus)
 
         return hook
 
@@ -103,13 +103,13 @@ class _Grids(TorchFunctionMode):
 
     def is_map(self, value: Any) -> bool:
         """Return whether a value is a feature map (batch, C, …) with the dimensions of the image."""
-        return isinstance(value, (Tensor, GeometricTensor)) and _tensor(value).dim() == 2 + self.dimension
+        return isinstance(value, (Tensor, GeometricTensor)) and tensor_of(value).dim() == 2 + self.dimension
 
     def follow(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """Take down where a module puts its output: a forward hook."""
         if not (inputs and self.is_map(inputs[0]) and self.is_map(output)):
             return
-        source, target = _tensor(inputs[0]), _tensor(output)
+        source, target = tensor_of(inputs[0]), tensor_of(output)
         slid = _slid(module, self[source], self._size(target))
         if slid is None:
             # The module may take maps apart inside, where functions of torch do not see the whole.
@@ -140,7 +140,8 @@ class _Grids(TorchFunctionMode):
         """Take down where a map lies that has every so many of the pixels of another one, along the last axes."""
         if parts is not None:
             all_axes = [*[(0, 1)] * self.dimension, *parts][-self.dimension :]
-            self._known[result] = self._known[source].part(all_axes, self._size(result))
+            first, step = np.array(all_axes).T
+            self._known[result] = self._known[source].part(first, step, self._size(result))
             self.passed.append(self._known[result])
 
     def _inherit(self, sources: Sequence[Tensor], result: Tensor, is_centred: bool = False) -> None:
@@ -188,24 +189,13 @@ def _slid(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> tuple[Pi
     if isinstance(module, (PointwiseMaxPoolAntialiased2D, PointwiseMaxPoolAntialiased3D)):
         # A blur with the stride follows on a maximum without one.
         extent, padding = extent + module.filter.shape[-1] - 1, padding + along_axes(module._pad)
-    counts, sizes, steps = np.array(grid.size), np.array(size), np.array(grid.spacing)
     reach = (extent - 1) / 2 - padding
     if isinstance(source, (TransposedGeometry, R2ConvTransposed, R3ConvTransposed, _ConvTransposeNd)):
-        spacing = steps / stride
-        middle = ((sizes - 1) / 2 - (stride * (counts - 1) / 2 + reach)) * spacing
         # Whether all that a pixel would have added to it on the torus comes from pixels of the image.
         is_torus = bool((padding - along_axes(source.output_padding) >= extent - stride).all())
-    else:
-        spacing = steps * stride
-        middle = (reach + stride * (sizes - 1) / 2 - (counts - 1) / 2) * steps
-        is_torus = not padding.any() or getattr(source, "padding_mode", "zeros") == "circular"
-    centre = np.array(grid.centre) + middle @ image_axes(len(size))
-    return PixelGrid(size, tuple(spacing.tolist()), tuple(centre.tolist()), grid.is_guess), is_torus
-
-
-def _tensor(value: Tensor | GeometricTensor) -> Tensor:
-    tensor: Tensor = value.tensor if isinstance(value, GeometricTensor) else value
-    return tensor
+        return grid.part(-reach / stride, 1 / stride, size), is_torus
+    is_torus = not padding.any() or getattr(source, "padding_mode", "zeros") == "circular"
+    return grid.part(reach, stride, size), is_torus
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:

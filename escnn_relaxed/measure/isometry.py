@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from ..group.elements import (
     rotation_matrix,
     sample_group,
 )
-from ..group.points import image_axes
+from ..group.points import centred_grid, image_axes
 
 Array = NDArray[np.float64]
 
@@ -125,8 +126,7 @@ def on_fibers(
             f"angles and elements: the fields of the {end} are of {field_type.gspace.name}, which holds no "
             f"{isometry.name}; take its own elements, or an input and an output of trivial fields or without space"
         )
-    turned: Tensor = field_type.transform_fibers(features, element)
-    return turned
+    return field_type.transform_fibers(features, element)
 
 
 def _name(subgroup: str, matrix: Array) -> str:
@@ -171,17 +171,13 @@ class PixelGrid:
 
     def positions(self) -> Array:
         """Return the position of each pixel, (height, width, 2) or (depth, height, width, 3)."""
-        sides = zip(self.size, self.spacing, strict=True)
-        steps = [(np.arange(count) - (count - 1) / 2) * step for count, step in sides]
-        along_axes = np.stack(np.meshgrid(*steps, indexing="ij"), axis=-1)
-        positions: Array = along_axes @ image_axes(len(self.size)) + np.array(self.centre)
-        return positions
+        positions = centred_grid(self.size) * np.array(self.spacing)[::-1] + np.array(self.centre)
+        return positions.reshape(*self.size, -1)
 
     def index(self, positions: Array) -> Array:
         """Return the index of each position along the axes of the map, fractional between pixels, (…, d)."""
         along_axes = (positions - np.array(self.centre)) @ image_axes(len(self.size)).T
-        index: Array = along_axes / np.array(self.spacing) + (np.array(self.size) - 1) / 2
-        return index
+        return along_axes / np.array(self.spacing) + (np.array(self.size) - 1) / 2
 
     def covers(self, image: PixelGrid) -> bool:
         """Return whether the map has as many pixels as strides leave of an image: on the torus it is one, too."""
@@ -196,9 +192,8 @@ class PixelGrid:
         is_guess = bool(np.abs(factors - factors.round()).max() > TOLERANCE)
         return replace(self, size=size, spacing=tuple(spacing.tolist()), is_guess=is_guess)
 
-    def part(self, axes: Sequence[tuple[int, int]], size: tuple[int, ...]) -> PixelGrid:
+    def part(self, first: NDArray[Any], step: NDArray[Any], size: tuple[int, ...]) -> PixelGrid:
         """Return the grid of so many pixels from a first one on, which may be outside, with a step along each axis."""
-        first, step = np.array(axes, dtype=np.float64).T
         middle = first + step * (np.array(size) - 1) / 2 - (np.array(self.size) - 1) / 2
         spacing = np.array(self.spacing)
         centre = np.array(self.centre) + middle * spacing @ image_axes(len(size))

@@ -15,6 +15,7 @@ from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
 from ..checks import check_callable, check_integer, check_module, check_sequence, check_size, is_number
+from ..group.points import centred_grid, support_window
 from ..layer.arguments import check_field_type
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import first_module
@@ -263,10 +264,9 @@ def _noise(module: nn.Module, in_type: FieldType, input_size: Any) -> tuple[Tens
 def _times_window(images: Tensor) -> Tensor:
     """Return images (batch, C, …) that fall as cos² to 0 on the circle of the outermost pixels, of volumes the ball."""
     size = images.shape[2:]
-    distance = torch.from_numpy((PixelGrid.of_image(*size).positions() ** 2).sum(-1) ** 0.5)
     radius = max(min(size) - 1, 1) / 2
-    fall = ((distance - (1 - _EDGE) * radius) / (_EDGE * radius)).clamp(0, 1)
-    return images * torch.cos(math.pi / 2 * fall).square().to(images)
+    window = support_window(centred_grid(size), radius, _EDGE * radius).reshape(size)
+    return images * torch.from_numpy(window).to(images)
 
 
 def _inside_after_shift(images: Tensor, pixels: Sequence[int]) -> Tensor:

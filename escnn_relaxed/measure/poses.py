@@ -109,12 +109,14 @@ def pose_test(images: Tensor, gspace: GSpace, *, errors: float = 3.0, seed: int 
     choices = _exact_elements(gspace)
     _check_images(images, gspace)
     check_positive("errors", errors)
-    rows = []
+    rows, images = [], images.detach().float()
+    deviation, mean = torch.std_mean(images)
+    images = (images - mean) / deviation.clamp_min(1e-12)
     devices = [images.device] if images.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.enable_grad():
         torch.manual_seed(check_integer("seed", seed, 0))
         for name, elements in choices.items():
-            right = _right_pairs(_normalized(images), _orders(elements, tuple(images.shape[2:])))
+            right = _right_pairs(images, _orders(elements, tuple(images.shape[2:])))
             part = right.mean().item()
             # What the halves have by chance alike helps both networks, so that only a half counts.
             count = len(right) / 2
@@ -186,11 +188,6 @@ def _check_images(images: Tensor, gspace: GSpace) -> None:
         raise ValueError(f"images must be {_FEWEST} or more, got {len(images)}")
     if not images.isfinite().all():
         raise ValueError("images must be finite, got NaN or infinite values")
-
-
-def _normalized(images: Tensor) -> Tensor:
-    deviation, mean = torch.std_mean(images.detach().float())
-    return (images.detach().float() - mean) / deviation.clamp_min(1e-12)
 
 
 def _right_pairs(images: Tensor, orders: Tensor) -> Tensor:

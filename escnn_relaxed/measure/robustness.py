@@ -14,7 +14,7 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..checks import SUBGROUPS, check_integer, check_module
-from ..network.relaxed_layers import count_inputs, in_eval_mode, input_chunks
+from ..network.relaxed_layers import first_input, in_eval_mode, input_chunks
 from .forward_probe import ModuleOutput, Output
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
 from .reports import Report, plain_table
@@ -175,7 +175,7 @@ def _row(description: tuple[str, str, float, str], sums: list[float], images: in
 
 def _check_labels(data: Any, labels: Any) -> int:
     """Return the number of images, of which each must have a label."""
-    count = count_inputs(data, "data")
+    count = len(first_input(data, "data"))
     if not isinstance(labels, Tensor) or labels.is_floating_point():
         raise TypeError(f"labels must be a tensor of integers, got {getattr(labels, 'dtype', type(labels).__name__)}")
     if tuple(labels.shape) != (count,) or not count:

@@ -10,7 +10,6 @@ import torch
 from escnn.group import GroupElement
 from torch import nn
 
-from ..group.elements import elements_on_features
 from ..kernel.kernel import at_least_single
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import relaxed_layers
@@ -156,8 +155,8 @@ def _moves(layer: RelaxedLayer) -> list[tuple[GroupElement, Isometry]]:
     domain, group = layer.kernel.config.domain, layer.space.fibergroup
     if domain.gspace.fibergroup != group:
         return []  # no action of the group is known, and the layer is strict
-    elements = domain.sample.elements if group.continuous else elements_on_features(group)
-    moves = [(element, turn_or_flip(domain.gspace, element)) for element in elements if element != group.identity]
+    others = (element for element in domain.sample.elements if element != group.identity)
+    moves = [(element, turn_or_flip(domain.gspace, element)) for element in others]
     return moves if domain.dimension == 2 else _by_axis(moves)
 
 
@@ -180,5 +179,4 @@ def _errors(layer: RelaxedLayer, elements: Sequence[GroupElement]) -> list[float
         moved, whole = kernel.element_energies(weights, layer.hardened, elements)
     ratio = torch.where(whole > 0, moved / torch.where(whole > 0, whole, 1), 0 * moved)
     rounding = _ROUNDING * torch.finfo(ratio.dtype).eps
-    errors: list[float] = torch.where(ratio <= rounding**2, 0, ratio).sqrt().tolist()
-    return errors
+    return torch.where(ratio <= rounding**2, 0, ratio).sqrt().tolist()

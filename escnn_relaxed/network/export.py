@@ -124,8 +124,7 @@ class _OnTensors(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C, …) of the first field type → the tensor of the last."""
-        output: Tensor = self.fields(self.fields.in_type(features)).tensor
-        return output
+        return self.fields(self.fields.in_type(features)).tensor
 
 
 def _with_plain_parts(network: nn.Module, export: Callable[[nn.Module], nn.Module]) -> nn.Module:

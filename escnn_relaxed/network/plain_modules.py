@@ -135,5 +135,4 @@ class Residual(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C_in, …) → (batch, C_out, …)."""
-        total: Tensor = self.body(features) + self.shortcut(features)
-        return total
+        return self.body(features) + self.shortcut(features)

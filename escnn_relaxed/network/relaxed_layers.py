@@ -108,7 +108,7 @@ def first_module(network: nn.Module) -> nn.Module:
     return network
 
 
-def tensor_of(value: Any, name: str) -> Tensor:
+def tensor_of(value: Any, name: str = "value") -> Tensor:
     """Return the tensor of a tensor or a GeometricTensor."""
     tensor = value.tensor if isinstance(value, GeometricTensor) else value
     if not isinstance(tensor, Tensor):
@@ -126,14 +126,9 @@ def first_input(inputs: Any, name: str = "inputs") -> Tensor:
     return batch
 
 
-def count_inputs(inputs: Any, name: str = "inputs") -> int:
-    """Return the number of inputs in the batch that the arguments of a network start with."""
-    return len(first_input(inputs, name))
-
-
 def input_chunks(inputs: Any, size: int) -> Iterator[tuple[Any, ...]]:
     """Yield copies of the arguments of a network for so many inputs at a time; what is no batch of them is in each."""
-    count = count_inputs(inputs)
+    count = len(first_input(inputs))
 
     def part(value: Any, start: int) -> Any:
         if isinstance(value, GeometricTensor):

@@ -141,8 +141,7 @@ def _over_group(layer: EquivariantModule, out_field: int, in_field: int) -> NDAr
     inputs = inputs - group * bank.shape[1]
     if inputs[0] < 0 or inputs[-1] >= bank.shape[1]:
         raise ValueError(f"in_field must be in the group of out_field {out_field}, got {in_field} of another group")
-    filters: NDArray[np.float64] = bank[outputs, np.broadcast_to(inputs, len(outputs))]
-    return filters
+    return bank[outputs, np.broadcast_to(inputs, len(outputs))]
 
 
 def _channels(name: str, field_type: FieldType, number: Any, kind: str) -> NDArray[np.int64]:
