@@ -75,6 +75,7 @@ autodoc_typehints_description_target = "documented"
 autodoc_default_options = {"members": True}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 napoleon_custom_sections = ["Shape"]
 python_use_unqualified_type_names = True
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from escnn.group import CyclicGroup
 from escnn.gspaces import GSpace, GSpace0D, GSpace2D, GSpace3D
 from escnn.nn import FieldType, GeometricTensor
@@ -128,6 +129,12 @@ def check_input(input: Any, in_type: FieldType, geometry: Geometry) -> None:
     # Under a trace sizes are tensors, and comparing them would make constants of them.
     if not isinstance(tensor.shape[0], Tensor):
         check_shape("input", tuple(tensor.shape), in_type, geometry)
+
+
+def check_dtype(image: Tensor, like: Tensor) -> None:
+    """Raise unless an image has the dtype of a layer, as torch's convolutions do, or autocast brings them together."""
+    if image.dtype != like.dtype and not torch.is_autocast_enabled(image.device.type):
+        raise TypeError(f"input must be of the layer's dtype, {like.dtype}, got {image.dtype}: cast one of the two")
 
 
 def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry: Geometry) -> None:

@@ -22,7 +22,7 @@ from ..kernel.kernel import at_least_single, joint, soft_share
 from ..kernel.steerable_basis import BasisElements
 from ..torch_modes import full_precision
 from . import state_dict as states
-from .arguments import Softening, check_input, check_shape, check_softness, shown_arguments
+from .arguments import Softening, check_dtype, check_input, check_shape, check_softness, shown_arguments
 from .equivariance_check import check_equivariance
 
 
@@ -86,6 +86,7 @@ class RelaxedLayer(EquivariantModule):
             kernel.draw()
         if kernel.varies(self.hardened):
             if not kernel.is_factored:
+                check_dtype(input.tensor, self.like)
                 banks = BanksAtPixels(kernel, self.geometry.domain_size(input.tensor), self.hardened)
                 output = integrate_at_pixels(input.tensor, banks, self.expanded_bias, self.geometry)
                 return GeometricTensor(output, self.out_type)

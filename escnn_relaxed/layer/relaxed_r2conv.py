@@ -65,7 +65,8 @@ class RelaxedR2Conv(RelaxedConvolution):
             ``"D4"`` with the reflection too. Its number of rotations divides the layer's. Default: no such group.
         initial_softness: part of the kernel's energy that is not equivariant at the start. With 0 the soft weights
             start at 0 and learn from there. A layer of ω′ below about 0.13 starts less soft. Default: 0.001. For a
-            continuous kernel it is 0.01, and the start is near the value: with 0.1 it is 0.08 to 0.12.
+            continuous kernel it is 0.01, and the start is near the value: 0.1 gives 0.03 to 0.3 in most layers.
+            :meth:`set_softness` sets it exactly.
         samples: number N of rotations by which a continuous group is sampled. Default: 16.
         kernel: the form of the kernel. ``ContinuousKernel(…)`` is the paper's. A subclass of
             :class:`~escnn_relaxed.kernel.Kernel` is one of your own. Default: the form above.

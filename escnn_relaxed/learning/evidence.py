@@ -130,16 +130,18 @@ class SoftnessEvidence:
             TypeError: for another type.
             ValueError: for a number below 0.
         """
-        rate: float | Tensor = 0.0
-        if not isinstance(learning_rate, torch.optim.Optimizer):
+        is_soft = bool(self._current_groups())
+        if isinstance(learning_rate, torch.optim.Optimizer):
+            groups = learning_rate.param_groups
+        else:
             rate = check_not_negative("learning_rate", learning_rate)
-        if self._current_groups():
+            groups = [{"lr": rate, "params": self._parameters.values()}]
+        if is_soft:
             factors = self._factors_beside(next(iter(self._parameters.values())))
-            if isinstance(learning_rate, torch.optim.Optimizer):
-                rates = {id(value): group["lr"] for group in learning_rate.param_groups for value in group["params"]}
-                ones = {id(value): torch.ones_like(value).flatten() for value in self._parameters.values()}
-                rate = taken(self._groups, {key: rates.get(key, 0.0) * one for key, one in ones.items()}).to(factors)
-            multiply(self._groups, (1 - 2 * rate * factors).clamp_min(0))
+            rates = {id(value): group["lr"] for group in groups for value in group["params"]}
+            ones = {id(value): torch.ones_like(value).flatten() for value in self._parameters.values()}
+            of_each = taken(self._groups, {key: rates.get(key, 0.0) * one for key, one in ones.items()}).to(factors)
+            multiply(self._groups, (1 - 2 * of_each * factors).clamp_min(0))
 
     def update(self, inputs: Any, targets: Tensor | None = None) -> None:
         """Learn δ anew from some inputs of the training data; 128 are enough.
@@ -301,7 +303,8 @@ class SoftnessEvidence:
     def _current_groups(self) -> list[SoftGroup]:
         """Return the groups of the parameters that the network has now."""
         try:
-            is_current = all(attrgetter(name)(self.network) is of for name, of in self._parameters.items())
+            named = self._parameters.items()
+            is_current = all(attrgetter(name)(self.network) is of and of.requires_grad for name, of in named)
         except AttributeError:
             is_current = False
         if not is_current:

@@ -1,7 +1,7 @@
 """A callback for Lightning (the extra ``lightning``): softness that is learned.
 
-It adds the gradient of its penalty right before the optimiser's step, where gradients are accumulated,
-unscaled and reduced over processes; the loss that the module logs is its own. One optimiser only.
+It adds the gradient of its penalty right before the step of an optimiser, to the parameters of that optimiser, where
+gradients are accumulated, unscaled and reduced over processes. The loss that the module logs is its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..checks import check_bool, check_choice, check_integer
+from ..network.relaxed_layers import relaxed_layers
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
 from .likelihoods import LIKELIHOODS
 
@@ -36,7 +37,8 @@ class LearnSoftness(Callback):
             by the penalty.
 
     Attributes:
-        evidence: that of the run, from the end of its first epoch on, for ``evidence.table()`` and ``evidence.harden``.
+        evidence: that of the run, from the end of the first epoch with an update on, for ``evidence.table()`` and
+            ``evidence.harden``; None before. Soft layers that are frozen have no updates until they learn.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -98,15 +100,16 @@ class LearnSoftness(Callback):
         """Update the precisions, and log γ/n."""
         if not self._batches:
             return  # a run that was resumed after the last batch
-        if self.evidence is None:
-            self.evidence = SoftnessEvidence(pl_module, self._count * trainer.world_size, self._likelihood)
         inputs = [torch.cat(parts)[: self._wanted] for parts in zip(*self._batches, strict=False)]
         # Fewer may be left of an epoch inside which a run was resumed.
         is_enough = len(inputs[0]) >= min(FEWEST_INPUTS, self._count)
-        if trainer.current_epoch >= self._first_epoch and is_enough:
-            self.evidence.update(*inputs)
-            table = self.evidence.table()
-            pl_module.log_dict({f"determined/{row.layer}/{row.subgroup}": row.gamma_per_weight for row in table})
+        if trainer.current_epoch < self._first_epoch or not is_enough or _is_frozen(pl_module):
+            return
+        if self.evidence is None:
+            self.evidence = SoftnessEvidence(pl_module, self._count * trainer.world_size, self._likelihood)
+        self.evidence.update(*inputs)
+        table = self.evidence.table()
+        pl_module.log_dict({f"determined/{row.layer}/{row.subgroup}": row.gamma_per_weight for row in table})
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
@@ -117,7 +120,7 @@ class LearnSoftness(Callback):
         if self._decoupled:
             self.evidence.decay(optimizer)
         elif (penalty := self.evidence.penalty()).requires_grad:
-            penalty.backward()
+            penalty.backward(inputs=[value for group in optimizer.param_groups for value in group["params"]])
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was learned, for checkpoints."""
@@ -130,6 +133,12 @@ class LearnSoftness(Callback):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Keep the state of a checkpoint for the start of training."""
         self._restored = dict(state_dict)
+
+
+def _is_frozen(network: LightningModule) -> bool:
+    """Return whether all soft weights are frozen, so that they may learn later."""
+    soft = [weight for layer in relaxed_layers(network).values() for weight in layer.soft_parameters()]
+    return bool(soft) and not any(weight.requires_grad for weight in soft)
 
 
 def _is_image(tensor: Tensor) -> bool:

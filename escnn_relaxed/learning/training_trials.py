@@ -173,9 +173,10 @@ def which_softness_helps(
             rise, error = mean_and_error(rises)
             helps = rise > max(errors * error, math.log(odds) / len(rises))
             rows.append(TrainingTrial(name, hardened, rise, error, helps))
-        row = min(rows[-len(left) :], key=lambda row: row.rise)
-        if row.helps:
+        needless = [row for row in rows[-len(left) :] if not row.helps]
+        if not needless:
             break
+        row = min(needless, key=lambda row: row.rise)
         left.remove(row.subgroup)
         hardened = joint(hardened, (row.subgroup,))
         kept, before = found[row.subgroup]

@@ -76,7 +76,9 @@ class PoseReport(Report):
         return {row.subgroup: row.equal for row in self.rows}
 
 
-def pose_test(images: Tensor, gspace: GSpace, *, errors: float = 3.0, seed: int = 0) -> PoseReport:
+def pose_test(
+    images: Tensor, gspace: GSpace, *, sources: Tensor | None = None, errors: float = 3.0, seed: int = 0
+) -> PoseReport:
     """Tell whether images come in all poses of a group alike, from the images alone.
 
     A small plain network learns to say which of two is the image and which its copy, moved by an element that is drawn
@@ -91,6 +93,9 @@ def pose_test(images: Tensor, gspace: GSpace, *, errors: float = 3.0, seed: int 
         images: (n, channels, H, W), or volumes (n, channels, D, H, W), with equal sides; channels do not turn, as
             colours. 40 images at least, better a thousand.
         gspace: of the network that is to be used.
+        sources: a number for each image, (n,), that says which film, patient or scene it is of. Images of one source go
+            into one half and count as one. Without it each image must be of its own: near copies in both halves would
+            be recognised, and any poses called unequal. 40 sources at least.
         errors: how many standard errors above one half poses count as unequal.
         seed: of what is drawn. torch's generator stays as it is.
 
@@ -109,6 +114,7 @@ def pose_test(images: Tensor, gspace: GSpace, *, errors: float = 3.0, seed: int 
     choices = _exact_elements(gspace)
     _check_images(images, gspace)
     check_positive("errors", errors)
+    members = _members(images, sources)
     rows, images = [], images.detach().float()
     deviation, mean = torch.std_mean(images)
     images = (images - mean) / deviation.clamp_min(1e-12)
@@ -116,7 +122,11 @@ def pose_test(images: Tensor, gspace: GSpace, *, errors: float = 3.0, seed: int 
     with torch.random.fork_rng(devices=devices), torch.enable_grad():
         torch.manual_seed(check_integer("seed", seed, 0))
         for name, elements in choices.items():
-            right = _right_pairs(images, _orders(elements, tuple(images.shape[2:])))
+            right = _right_pairs(images, _orders(elements, tuple(images.shape[2:])), members)
+            if members is not None:
+                right = torch.zeros_like(right[: int(members.max()) + 1]).index_reduce_(
+                    0, members, right, "mean", include_self=False
+                )
             part = right.mean().item()
             # What the halves have by chance alike helps both networks, so that only a half counts.
             count = len(right) / 2
@@ -190,11 +200,24 @@ def _check_images(images: Tensor, gspace: GSpace) -> None:
         raise ValueError("images must be finite, got NaN or infinite values")
 
 
-def _right_pairs(images: Tensor, orders: Tensor) -> Tensor:
+def _members(images: Tensor, sources: Tensor | None) -> Tensor | None:
+    """Return the number of the source of each image, counted from 0."""
+    if sources is None:
+        return None
+    if not isinstance(sources, Tensor) or sources.shape != images.shape[:1]:
+        raise ValueError(f"sources must be a tensor with a number for each of {len(images)} images, got {sources!r}")
+    names, members = sources.to(images.device).unique(return_inverse=True)
+    if len(names) < _FEWEST:
+        raise ValueError(f"sources must be {_FEWEST} or more, got {len(names)}")
+    return members
+
+
+def _right_pairs(images: Tensor, orders: Tensor, members: Tensor | None) -> Tensor:
     """Return for each image whether a classifier that did not see it tells it from a copy, ½ where it cannot say."""
     right = images.new_zeros(len(images))
-    order = torch.randperm(len(images), device="cpu").to(images.device)
-    first, second = order.chunk(2)
+    count = len(images) if members is None else int(members.max()) + 1
+    halves = torch.randperm(count, device="cpu").to(images.device).chunk(2)
+    first, second = halves if members is None else (torch.isin(members, half).nonzero().flatten() for half in halves)
     for trained, tried in ((first, second), (second, first)):
         score = _trained_score(images[trained], orders)
         with torch.no_grad():

@@ -186,9 +186,11 @@ def _check_labels(data: Any, labels: Any) -> int:
 
 
 def _classes_of(found: ModuleOutput) -> Tensor:
-    """Return the class of each image, (batch,)."""
+    """Return the class of each image, (batch,); of one logit for each image whether it is above 0."""
     tensor = found.tensor
+    if tensor.dim() == 1 or tensor.shape[1:].numel() == 1:
+        return (tensor.flatten() > 0).long()
     logits = tensor.flatten(1) if tensor.shape[2:].numel() == 1 else tensor
     if logits.dim() != 2:
-        raise ValueError(f"classifier: the output must be (batch, classes), got {tuple(tensor.shape)}")
+        raise ValueError(f"classifier: the output must be (batch, classes) or one logit, got {tuple(tensor.shape)}")
     return logits.argmax(dim=1)
