@@ -102,14 +102,7 @@ if os.environ.get("ESCNN_RELAXED_SMOKE", "") not in ("", "0"):
     )
 html_sidebars = {
     page: []
-    for page in (
-        "index",
-        "install",
-        "first-steps",
-        "design",
-        "changelog",
-        "limits",
-    )
+    for page in ("index", "install", "first-steps", "design", "changelog", "limits")
 }
 html_context = {"default_mode": "auto"}
 copybutton_prompt_text = r">>> |\.\.\. "

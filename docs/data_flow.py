@@ -16,26 +16,14 @@ class Stage(NamedTuple):
 
 
 ELEMENTS = (
-    Stage(
-        "group elements g, a(g)",
-        "(M, D)",
-        "group/elements.py, group/domain.py",
-    ),
-    Stage(
-        "functions h, mean 0 over the group",
-        "(J, M)",
-        "kernel/modulation.py",
-    ),
+    Stage("group elements g, a(g)", "(M, D)", "group/elements.py, group/domain.py"),
+    Stage("functions h, mean 0 over the group", "(J, M)", "kernel/modulation.py"),
     Stage("f of each channel and tap", "(C_out, T)", "kernel/modulation.py"),
     Stage("banks, K_strict ⊙ (1 + f)", "(R, C_out, C_in, k, k)", "kernel/tied.py"),
 )
 POSITIONS = (
     Stage("positions g⁻¹x of pixels", "(d, M, H, W)", "group/points.py"),
-    Stage(
-        "functions h, mean 0 over the pixels",
-        "(J, M, H, W)",
-        "group/points.py",
-    ),
+    Stage("functions h, mean 0 over the pixels", "(J, M, H, W)", "group/points.py"),
     Stage("factors at each pixel", "(R, C_out, H, W)", "kernel/position_modulation.py"),
 )
 SHARED = (

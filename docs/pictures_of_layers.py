@@ -13,18 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from drawing import FONT, show
-from escnn_relaxed import (
-    ContinuousKernel,
-    RelaxedR2Conv,
-    RelaxedR3Conv,
-    harden_network,
-)
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv, harden_network
 from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.measure import symmetry_profile
-from escnn_relaxed.plots import (
-    plot_filters_over_rotations,
-    plot_symmetry_profile,
-)
+from escnn_relaxed.plots import plot_filters_over_rotations, plot_symmetry_profile
 
 # The picture of the paper's special cases.
 PLANE = gspaces.trivialOnR2()
@@ -122,10 +114,7 @@ def ways_to_relax() -> Figure:
             strict = harden_network(nn.SequentialModule(layer))[0].filter_bank()
         largest = float(strict.abs().max())
         line[8].axis("off")
-        for part, axes in (
-            (strict, line[:8]),
-            (whole - strict, line[9:]),
-        ):
+        for part, axes in ((strict, line[:8]), (whole - strict, line[9:])):
             for kernel, one in zip(part[:, 0], axes, strict=True):
                 show(one, kernel, largest)
         line[0].set_ylabel(

@@ -93,10 +93,6 @@ def robustness() -> Figure:
         reports[name] = robustness_report(network, images, labels)
     axes = plot_robustness(reports)
     axes.legend(
-        frameon=False,
-        fontsize=7,
-        ncols=2,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1),
+        frameon=False, fontsize=7, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1)
     )
     return axes.figure

@@ -32,10 +32,7 @@ __all__ = ["main"]
 
 FRAME, RATE, BATCH = Frame(10, widths=(4, 4, 4, 8)), 0.01, 64
 ANGLES = [math.radians(degrees) for degrees in range(0, 360, 5)]
-NETWORKS = {
-    "strict": (Way(R2Conv), Setting()),
-    "soft": (Way(RelaxedR2Conv), Setting()),
-}
+NETWORKS = {"strict": (Way(R2Conv), Setting()), "soft": (Way(RelaxedR2Conv), Setting())}
 
 
 def train(name: str, data: Split, epochs: int) -> nn.Module:

@@ -17,10 +17,7 @@ from torch import Tensor
 __all__ = ["save_picture"]
 
 # Colours of Okabe and Ito, told apart by colour-blind readers; line styles differ as well.
-CURVE_STYLES = {
-    "strict": {"color": "#0072B2", "linestyle": "--"},
-    "soft": {"color": "#D55E00", "linestyle": "-"},
-}
+CURVE_STYLES = {"strict": {"color": "#0072B2", "linestyle": "--"}, "soft": {"color": "#D55E00", "linestyle": "-"}}
 FILTER_COLOURS = "PuOr"
 
 Curves = Mapping[str, Sequence[Sequence[float]]]

@@ -154,11 +154,7 @@ def _log_relaxation(trainer: Trainer, module: LightningModule) -> None:
 
 
 def _trainer(
-    configuration: Configuration,
-    machine: Machine,
-    folder: Path,
-    callbacks: list[Callback],
-    checkpoints: RunCheckpoints,
+    configuration: Configuration, machine: Machine, folder: Path, callbacks: list[Callback], checkpoints: RunCheckpoints
 ) -> Trainer:
     if configuration.learn_relaxation:
         callbacks = [LambdaCallback(on_train_epoch_end=_log_relaxation), *callbacks]

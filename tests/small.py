@@ -143,34 +143,18 @@ EVERYWHERE = ("trivial", "irreps", "last irrep", "mixed", "mixed, sheared")
 FINITE_ONLY = ("regular", "two regular", "reordered regular", "two regular in one", "hidden regular")
 
 PAIRS_EVERYWHERE = (
-    "trivial -> trivial",
-    "trivial -> irreps",
-    "irreps -> trivial",
-    "irreps -> irreps",
-    "mixed -> irreps",
-    "last irrep + trivial + last irrep -> mixed + trivial",
-    "mixed, sheared -> mixed, sheared",
+    *("trivial -> trivial", "trivial -> irreps", "irreps -> trivial", "irreps -> irreps", "mixed -> irreps"),
+    *("last irrep + trivial + last irrep -> mixed + trivial", "mixed, sheared -> mixed, sheared"),
 )
 PAIRS_FINITE = (
-    "trivial -> regular",
-    "regular -> trivial",
-    "two regular -> regular",
-    "regular -> irreps",
-    "irreps -> two regular",
-    "mixed, sheared -> regular",
-    "reordered regular -> regular",
-    "regular -> reordered regular",
-    "two regular in one -> hidden regular",
-    "signed regular -> regular",
+    *("trivial -> regular", "regular -> trivial", "two regular -> regular", "regular -> irreps"),
+    *("irreps -> two regular", "mixed, sheared -> regular", "reordered regular -> regular"),
+    *("regular -> reordered regular", "two regular in one -> hidden regular", "signed regular -> regular"),
     "trivial + regular + irreps + regular -> last irrep + regular + trivial + mixed",
 )
 PAIRS_ROTATION = (
-    "quotient -> regular",
-    "regular -> quotient",
-    "quotient -> quotient",
-    "quotient -> irreps",
-    "induced -> induced",
-    "induced + quotient + trivial -> regular + induced",
+    *("quotient -> regular", "regular -> quotient", "quotient -> quotient", "quotient -> irreps"),
+    *("induced -> induced", "induced + quotient + trivial -> regular + induced"),
 )
 PAIRS_CONTINUOUS = ("band-limited -> band-limited", "band-limited + trivial -> irreps + mixed")
 PAIRS_O2 = ("quotient -> irreps", "induced -> induced", "irreps + quotient -> induced + band-limited")

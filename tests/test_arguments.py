@@ -105,11 +105,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 IGNORED = {
-    "sigma": 0.5,
-    "frequencies_cutoff": 2.0,
-    "rings": [0.0, 1.0],
-    "maximum_offset": 1,
-    "recompute": True,
+    **{"sigma": 0.5, "frequencies_cutoff": 2.0, "rings": [0.0, 1.0], "maximum_offset": 1, "recompute": True},
     "basis_filter": lambda attributes: True,
 }
 CONTINUOUS = with_kernel({"soft_part": "continuous"})

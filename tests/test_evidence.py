@@ -237,6 +237,10 @@ def test_decay_takes_the_rate_of_each_soft_weight_from_the_optimiser() -> None:
     assert torch.equal(first, expected.first.kernel.modulation.weights)
     assert torch.equal(second, before)
     assert not torch.equal(expected.second.kernel.modulation.weights, before)
+    frozen = first.requires_grad_(False).clone()
+    evidences[0].decay(0.1)
+    assert torch.equal(first, frozen)
+    assert not torch.equal(second, before)
 
 
 def test_decay_in_half_precision_knows_the_prior_in_single_precision_after_a_penalty_too() -> None:

@@ -9,22 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "escnn_relaxed"
 ORDER = (
-    "_version",
-    "torch_modes",
-    "checks",
-    "on_escnn",
-    "group",
-    "kernel",
-    "continuous",
-    "integral",
-    "layer",
-    "baselines",
-    "network",
-    "measure",
-    "learning",
-    "plots",
-    "models",
-    "__init__",
+    *("_version", "torch_modes", "checks", "on_escnn", "group", "kernel", "continuous", "integral", "layer"),
+    *("baselines", "network", "measure", "learning", "plots", "models", "__init__"),
 )
 
 

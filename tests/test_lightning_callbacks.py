@@ -67,14 +67,8 @@ def loader(targets: Tensor | None = None) -> DataLoader:
 
 
 def trainer(*callbacks: Callback, max_epochs: int = EPOCHS, **arguments: Any) -> Trainer:
-    quiet: dict[str, Any] = {
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    return Trainer(max_epochs=max_epochs, callbacks=list(callbacks), **{**quiet, **arguments})
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return Trainer(max_epochs=max_epochs, callbacks=list(callbacks), accelerator="cpu", **quiet, **arguments)
 
 
 class SaveAfterEpoch(Callback):
@@ -209,6 +203,41 @@ def test_run_resumed_inside_an_epoch_counts_all_images(epoch: int, batch: int, t
     assert other.evidence is not None
     assert other.evidence.observations == IMAGES
     assert other.evidence.penalty() > 0
+
+
+class TwoOptimisers(Classifier):
+    """Each of two optimisers steps on some of the parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.zero_grad()
+        self.manual_backward(self.loss(batch))
+        for optimiser in self.optimizers():
+            optimiser.step()
+
+    def configure_optimizers(self) -> list[torch.optim.Optimizer]:
+        return [torch.optim.Adam(part.parameters(), lr=1e-2) for part in (self.network, self.head)]
+
+
+def test_penalty_counts_once_however_many_optimisers_there_are() -> None:
+    one, two = Classifier(), TwoOptimisers()
+    for module in (one, two):
+        trainer(LearnSoftness("categorical")).fit(module, loader())
+    pairs = zip(one.parameters(), two.parameters(), strict=True)
+    assert all(torch.allclose(*pair, rtol=ROUNDING, atol=ROUNDING) for pair in pairs)
+
+
+def test_layers_that_are_frozen_at_first_are_learned_later() -> None:
+    class Unfreeze(Callback):
+        def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            pl_module.network.requires_grad_(trainer.current_epoch >= 3)
+
+    callback = LearnSoftness("categorical")
+    trainer(callback, Unfreeze()).fit(Classifier(), loader())
+    assert callback.evidence.penalty() > 0
 
 
 class OneLogit(OfTargets):

@@ -263,3 +263,9 @@ def test_a_kernel_of_many_hidden_values_fits_an_independent_weight_at_each_pixel
     assert (bank - target.flatten()).square().mean() <= 1e-8
     ones = field(torch.ones(1, 1, side, side))
     assert torch.allclose(layer(ones).tensor.flatten(), target.flatten(), atol=1e-4)
+
+
+def test_image_of_another_dtype_is_refused_at_every_pixel_too() -> None:
+    layer = layer_between(IMAGE, IMAGE, relax=("translation",))
+    with pytest.raises(TypeError, match=r"input must be of the layer's dtype, torch.float32, got torch.float64"):
+        layer(IMAGE(torch.randn(1, 1, 7, 7).double()))

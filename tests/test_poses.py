@@ -1,5 +1,6 @@
 """Which symmetry helps: whether poses are equal, trainings that go on without a symmetry, and what follows."""
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -92,6 +93,15 @@ def test_volumes_have_poses() -> None:
     assert pose_test(volumes, gspaces.octaOnR3()).equal == {"rotation": False}
 
 
+def test_images_of_one_source_are_in_one_half_and_count_as_one() -> None:
+    """Noise has no pose, but copies of an image in both halves would be recognised."""
+    images, sources = torch.randn(40, 1, 8, 8).repeat_interleave(5, 0), torch.arange(40).repeat_interleave(5)
+    assert not any(pose_test(images, D4).equal.values())
+    found = pose_test(images, D4, sources=sources)
+    assert all(found.equal.values())
+    assert all(row.error == pytest.approx(math.sqrt(row.told_apart * (1 - row.told_apart) / 20)) for row in found.rows)
+
+
 def test_the_generator_is_left_and_the_seed_decides() -> None:
     images = sevens(60)
     torch.manual_seed(1)
@@ -176,6 +186,18 @@ def test_what_is_missed_least_becomes_strict_first(
     (layer,) = relaxed_layers(found.network).values()
     assert set(layer.hardened) == hardened
     assert any(found.network is copy for copy in trained)
+
+
+def test_what_is_not_needed_becomes_strict_although_another_is_missed_less() -> None:
+    certain = losses_of({NOTHING: 1, ROTATION: 1.05, REFLECTION: 1.06, BOTH: 1.11})
+    noise = torch.tensor([-2.0, 2.0]).repeat(50)
+
+    def losses(copy: RelaxedR2Conv) -> Tensor:
+        return certain(copy) + noise * ("reflection" in copy.hardened)
+
+    found = which_softness_helps(network(), lambda copy: None, losses)
+    assert found.helps == {"rotation": True, "reflection": False}
+    assert found.network.hardened == ("reflection",)
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,14 @@ class Threshold(nn.Module):
         return torch.stack([largest, torch.full_like(largest, 0.9)], dim=1)
 
 
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)], ids=str)
+def test_one_logit_of_an_image_says_yes_above_0(shape: tuple[int, ...]) -> None:
+    classifier = Side()
+    classifier.forward = lambda images: images[..., -1].sum((1, 2)).sub(0.5).view(shape)  # is the right side bright?
+    report = robustness_report(classifier, bright_sides(0, 1), torch.tensor([1, 0]), in_type=IMAGE)
+    assert (report.accuracy, [row.accuracy for row in report.rows]) == (1, [1 / 2, 1 / 2, 0])
+
+
 def test_interpolated_angles_have_what_interpolation_alone_leaves() -> None:
     """Turned by 45° and back, a pixel off the centre is lower, so that its class changes; one in the centre stays."""
     images, labels = torch.zeros(2, 1, 5, 5), torch.zeros(2, dtype=torch.long)

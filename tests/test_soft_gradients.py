@@ -226,11 +226,32 @@ def test_layers_without_gradients_say_so(context: Callable[[], AbstractContextMa
         gradients(network, soft_parameters(network), (images(),), torch.ones_like)
 
 
-def test_network_that_does_not_use_its_layers_is_refused() -> None:
+def twice(layer: RelaxedLayer, features: Tensor) -> Tensor:
+    """The second call is past the hooks of the layer."""
+    return layer.forward(layer(layer.in_type(features))).tensor.mean((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("forward", "text"),
+    [
+        (lambda layer, features: features.mean((2, 3)) * layer.bias.sum(), "does not depend on the soft weights"),
+        (twice, "in other ways than by calls of their layers"),
+    ],
+)
+def test_network_that_does_not_use_its_layers_is_refused(forward: Callable[..., Tensor], text: str) -> None:
     network = Residual()
-    network.forward = lambda features: features.mean((2, 3)) * network.layer.bias.sum()
-    with pytest.raises(ValueError, match="does not depend on the soft weights"):
+    network.forward = partial(forward, network.layer)
+    with pytest.raises(ValueError, match=text):
         gradients(network, soft_parameters(network), (images(),), torch.ones_like)
+
+
+def test_compiled_network_has_the_gradients_of_the_network() -> None:
+    """Its graph would leave the hooks out."""
+    network = network_of(soft_regular_layer(), soft_regular_layer())
+    networks = network, torch.compile(network, backend="aot_eager")
+    inputs = (network.in_type(images()),)
+    found = [gradients(each, soft_parameters(network), inputs, torch.ones_like) for each in networks]
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("name", drop_in_networks.NETWORKS)

@@ -48,12 +48,8 @@ def cases() -> list[tuple[str, str, str, int]]:
 
 
 OPTIONS: list[tuple[str, dict[str, object]]] = [
-    ("tied", {"groups": 2}),
-    ("tied", {"groups": 2, "kernel_size": 4}),
-    ("continuous", {"groups": 2}),
-    ("tied", {"kernel_size": 1}),
-    ("tied", {"dilation": 2}),
-    ("tied", {"learn_relaxation": True}),
+    *(("tied", {"groups": 2}), ("tied", {"groups": 2, "kernel_size": 4}), ("continuous", {"groups": 2})),
+    *(("tied", {"kernel_size": 1}), ("tied", {"dilation": 2}), ("tied", {"learn_relaxation": True})),
     ("continuous", {"kernel_size": 5, "support": "disk"}),
     ("continuous", {"net": SirenKernel}),
     ("continuous", {"rotation_coordinates": "log"}),

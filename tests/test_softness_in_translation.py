@@ -28,13 +28,8 @@ SOFT = {
     "with both": TRANSLATION | {"rotation": 0.3, "reflection": 0.5},
 }
 SUBGROUPS = (
-    (),
-    ("translation",),
-    ("rotation",),
-    ("reflection",),
-    ("rotation", "reflection"),
-    ("translation", "rotation"),
-    ("translation", "reflection"),
+    *((), ("translation",), ("rotation",), ("reflection",)),
+    *(("rotation", "reflection"), ("translation", "rotation"), ("translation", "reflection")),
 )
 TIED, CONTINUOUS = {}, {"soft_part": "continuous"}
 CASES = {

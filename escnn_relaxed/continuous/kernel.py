@@ -117,11 +117,7 @@ class SteeredKernel(Kernel):
         return soft / count, strict / count
 
     def features(
-        self,
-        net: KernelNet,
-        frequency: DomainFrequency,
-        averaged: Sequence[str] = (),
-        positions: Tensor | None = None,
+        self, net: KernelNet, frequency: DomainFrequency, averaged: Sequence[str] = (), positions: Tensor | None = None
     ) -> Tensor:
         """Return the features of κ: φ times the window, and the window, (J + 1, M, P, R, T)."""
         window = self.filter_points.window

@@ -142,12 +142,7 @@ class ElementModulation(Modulation):
     elements: Tensor
 
     def __init__(
-        self,
-        fields: Sequence[Representation],
-        domain: Domain,
-        subgroups: Sequence[str],
-        taps: Array,
-        lists: int = 1,
+        self, fields: Sequence[Representation], domain: Domain, subgroups: Sequence[str], taps: Array, lists: int = 1
     ) -> None:
         sample = domain.sample
         super().__init__(fields, sample, lists)

@@ -50,14 +50,7 @@ class LearnSoftness(Callback):
         >>> trainer = Trainer(max_epochs=30, callbacks=[learned], logger=False, accelerator="cpu")
     """
 
-    def __init__(
-        self,
-        likelihood: str,
-        first_epoch: int = 2,
-        inputs: int = 128,
-        *,
-        decoupled: bool = False,
-    ) -> None:
+    def __init__(self, likelihood: str, first_epoch: int = 2, inputs: int = 128, *, decoupled: bool = False) -> None:
         super().__init__()
         self._decoupled = check_bool("decoupled", decoupled)
         self._likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)

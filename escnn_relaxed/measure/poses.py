@@ -124,9 +124,7 @@ def pose_test(
         for name, elements in choices.items():
             right = _right_pairs(images, _orders(elements, tuple(images.shape[2:])), members)
             if members is not None:
-                right = torch.zeros_like(right[: int(members.max()) + 1]).index_reduce_(
-                    0, members, right, "mean", include_self=False
-                )
+                right = members.bincount(right) / members.bincount()
             part = right.mean().item()
             # What the halves have by chance alike helps both networks, so that only a half counts.
             count = len(right) / 2

@@ -20,24 +20,14 @@ from ..kernel.strict import RelaxingKernel
 from ..layer.arguments import SOFTENING, check_keywords, check_softness
 from ..layer.relaxed_layer import RelaxedLayer
 from ..on_escnn.sampled_basis import as_escnn_builds
-from .relaxed_layers import (
-    RELAXABLE,
-    RELAXED_FORMS,
-    Relaxed,
-    copied_parameters,
-    copy_network,
-    relaxed_layers,
-)
+from .relaxed_layers import RELAXABLE, RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers
 
 # A layer that can be relaxed: escnn's, or a strict one of this package.
 StrictLayer: TypeAlias = Relaxed | R2Conv | R2ConvTransposed | R3Conv | R3ConvTransposed | Linear
 
 
 def relax_network(
-    network: nn.Module,
-    where: Callable[[str, StrictLayer], bool] | None = None,
-    freeze: bool = False,
-    **softening: Any,
+    network: nn.Module, where: Callable[[str, StrictLayer], bool] | None = None, freeze: bool = False, **softening: Any
 ) -> nn.Module:
     """Return a copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv` that may be soft.
 
