@@ -20,11 +20,8 @@ CASES = [
     ("trivial", "trivial -> trivial"),
     ("flip", "two regular -> irreps"),
     ("C4", "trivial + regular + irreps + regular -> last irrep + regular + trivial + mixed"),
-    ("C8", "quotient -> induced"),
-    ("D4", "two regular -> regular"),
-    ("D6", "irreps -> regular"),
-    ("SO(2)", "irreps -> band-limited"),
-    ("O(2)", "irreps -> irreps"),
+    *(("C8", "quotient -> induced"), ("D4", "two regular -> regular"), ("D6", "irreps -> regular")),
+    *(("SO(2)", "irreps -> band-limited"), ("O(2)", "irreps -> irreps")),
 ]
 # Arguments of R2Conv that shape its basis; here they mean what they mean there.
 SHAPES: dict[str, dict[str, object]] = {
