@@ -202,7 +202,7 @@ class RelaxedLayer(EquivariantModule):
 
     @property
     def domain_frequency(self) -> dict[str, Tensor]:
-        """ω′ of each subgroup that may be soft: 1 value, of translation one for each axis.
+        """The domain frequency ω′ of each subgroup that may be soft, one value, or of translation one for each axis.
 
         ω′ has no unit, since coordinates of the domain are in [−1, 1]. The tensors are parameters where
         ``learn_relaxation`` is set. The dict is empty where another quantity relaxes the layer.

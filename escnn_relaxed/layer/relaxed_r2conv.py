@@ -16,20 +16,22 @@ from .convolution import RelaxedConvolution
 
 
 class RelaxedR2Conv(RelaxedConvolution):
-    r"""A planar convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2Conv`.
+    r"""A planar convolution that is strict or soft, in place of :class:`escnn.nn.R2Conv`.
+
+    By default it starts nearly as ``R2Conv`` does, and may become soft in rotation and reflection.
 
     .. math::
         K(d; x) = K_{\mathrm{strict}}(d) \odot \bigl(1 + f_G(c, d)\bigr) \odot \bigl(1 + f_T(c, d; x)\bigr)
 
     K_strict is a kernel in ``R2Conv``'s own basis, with its weights. The modulation f_G depends on the absolute
-    group element of the output channel c, and f_T on the position x. Each has a few weights for each output field, and
-    its mean over the group or the positions is 0. With ``relax=None`` the layer is ``R2Conv``, and state dicts of
-    ``R2Conv`` load.
+    group element of the output channel c and on the tap d, and f_T on the position x too. ⊙ is the product of entries.
+    Each f has a few weights for each output field, and its mean over the group or the positions is 0. With
+    ``relax=None`` the layer is ``R2Conv``, and state dicts of ``R2Conv`` load.
 
     The domain frequency ω′ of a subgroup says how steeply f may change over it: 0 is strict equivariance. The
-    kernel has the idea of van der Ouderaa, Romero and van der Wilk (NeurIPS 2022), section "Non-stationary Integral
-    Operator", in another form: a strict kernel and a factor. ``kernel=ContinuousKernel(…)`` is the paper's form, one
-    continuous kernel for both parts.
+    idea is that of van der Ouderaa, Romero and van der Wilk (NeurIPS 2022), section "Non-stationary Integral
+    Operator". The form is another one, a strict kernel and a factor. ``kernel=ContinuousKernel(…)`` is the paper's
+    form, one continuous kernel for both parts.
 
     Arguments up to ``initialize`` are those of ``R2Conv``, in its order and with its meaning. Those that shape
     escnn's own basis (``sigma`` … ``basis_filter``) are ignored, with a warning, by a continuous kernel.
@@ -52,12 +54,15 @@ class RelaxedR2Conv(RelaxedConvolution):
         basis_filter: a function that says which elements of the basis to keep.
         initialize: draw the strict weights; otherwise they are 0. The soft part is always drawn, of the size that fits
             drawn weights.
-        relax: the subgroups that may be soft, of ``"rotation"``, ``"reflection"`` and ``"translation"``, as
-            ``relax="rotation"`` or ``relax=("rotation", "translation")``; or a dict from them to the starting ω′ (of
-            translation one value, or a pair for x and y). Subgroups that are left out stay strict, except that soft
-            rotation also makes reflections soft. A subgroup with ω′ = 0.0 is strict until its ω′ changes. None: strict
-            everywhere. ``"default"``: rotation and reflection, where the group has them, at ω′ = 0.25, and rotation
-            at most at N/4π for N rotations.
+        relax: the subgroups that may be soft. Those that are left out stay strict, except that soft rotation also makes
+            reflections soft.
+
+            - a name, or several: ``"rotation"``, ``("rotation", "translation")``, ``"reflection"``;
+            - a dict from names to the starting ω′, of translation one value, or a pair for x and y. With ω′ = 0.0 a
+              subgroup is strict until its ω′ changes;
+            - None: strict everywhere;
+            - ``"default"``: rotation and reflection, where the group has them, at ω′ = 0.25, and rotation at most at
+              N/4π for N rotations.
         learn_relaxation: make ω′ parameters, one for each layer and axis
             (:func:`~escnn_relaxed.learning.share_domain_frequency` makes one for several). Training moves ω′ away from
             0.0 too where the task asks for it.

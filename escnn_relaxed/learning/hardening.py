@@ -76,7 +76,7 @@ class HardeningReport(tuple[HardeningTrial, ...], Report):
 
     @property
     def rows(self) -> tuple[HardeningTrial, ...]:
-        """The rows, as of other reports: subgroups in all layers, and those that stay soft in each layer alone."""
+        """The rows of subgroups in all layers, and of those that stay soft in each layer alone."""
         return tuple(self)
 
 

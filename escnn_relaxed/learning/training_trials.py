@@ -71,7 +71,7 @@ class TrainingTrials(Report):
 
     @property
     def helps(self) -> dict[str, bool]:
-        """Whether softness in each subgroup helps: what was found last of it."""
+        """Whether softness in each subgroup helps, as was found last of it."""
         return {row.subgroup: row.helps for row in self.rows}
 
 

@@ -1,7 +1,4 @@
-"""Measures of softness: the equivariance error of a network, its accuracy on turned images, tables and logs.
-
-A wrong argument raises a ``TypeError`` or a ``ValueError`` that names it.
-"""
+"""Measures of softness: the equivariance error of a network, its accuracy on turned images, tables and logs."""
 
 from .equivariance import equivariance_error
 from .poses import PoseReport, PoseRow, pose_test, symmetry_verdict
