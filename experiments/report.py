@@ -17,8 +17,8 @@ INTRODUCTION, MEANING, RUNTIMES = "introduction.md", "meaning.md", "runtimes.jso
 ROWS, CHOSEN, LEARNED, TIMES = "rows.md", "chosen.md", "learned.md", "times.md"
 PUBLISHED = (
     "The paper's test accuracies in %, of networks with 32 and 64 fields, all training images and 300 epochs: its "
-    "rows with a fixed ω′, and with a learned ω′ two of six λ for 4 and 8 rotations. Beside the tables above they say "
-    "which rows differ, not by how much."
+    "rows with a fixed ω′, and with a learned ω′ two of six λ for 4 and 8 rotations. Compare signs with the "
+    "tables above, and not sizes, because networks and training are smaller there."
 )
 GENERATED = "<!-- Written by `python -m experiments report`; do not edit. -->"
 
