@@ -16,11 +16,9 @@ from ..checks import FIBER_SUBGROUPS
 from ..group.domain import AVERAGES, Domain, averaged_name
 from ..group.elements import rotation_matrix
 from ..group.exact_constants import ExactConstants
-from ..group.points import positions_in_frames, support_window, tap_grid
+from ..group.points import Array, positions_in_frames, support_window, tap_grid
 from ..kernel.domain_frequency import DomainFrequency
 from ..kernel.kernel import KernelConfig
-
-Array = NDArray[np.float64]
 
 # Coordinates that differ by less are the same.
 _SAME = 1e-9

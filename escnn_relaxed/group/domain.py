@@ -14,8 +14,7 @@ from ..checks import FIBER_SUBGROUPS
 from .elements import GroupSample, moved_elements, principal_angle, sample_group
 from .exact_constants import ExactConstants
 from .kept import KeptGroup
-
-Array = NDArray[np.float64]
+from .points import Array
 
 # The side in pixels of the image for which softness in translation is told, and its weights are scaled.
 REFERENCE_SIDE = 8

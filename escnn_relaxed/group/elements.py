@@ -32,8 +32,7 @@ from escnn.gspaces import GSpace
 from numpy.typing import NDArray
 
 from ..checks import FIBER_SUBGROUPS
-
-Array = NDArray[np.float64]
+from .points import Array
 
 # The number of rotations of the cube.
 CUBE = 24

@@ -13,8 +13,7 @@ from escnn.gspaces import GSpace
 from numpy.typing import NDArray
 
 from .elements import ActingGroup, least_samples, rotation_matrix, sample_group, sampled_elements
-
-Array = NDArray[np.float64]
+from .points import Array
 
 # All rotations about the third coordinate, the first axis of a volume.
 AXIS = "SO(2)"

@@ -19,10 +19,10 @@ from ..group.domain import AVERAGES, Domain, averaged_name
 from ..group.elements import GroupSample
 from ..group.exact_constants import ExactConstants
 from ..group.fields import channel_elements
+from ..group.points import Array
 from ..torch_modes import has_no_values
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 
-Array = NDArray[np.float64]
 # The functions of one kind of fields, whose products with its weights are the parts of a modulation.
 Maps = tuple[Tensor, ...]
 

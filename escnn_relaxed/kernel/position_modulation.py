@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from escnn.group import Representation
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..group.domain import Domain
-from ..group.points import as_factors, position_functions
+from ..group.points import Array, as_factors, position_functions
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from .modulation import SCALE, FieldKind, Maps, Modulation, directions, independent
-
-Array = NDArray[np.float64]
 
 
 class PositionModulation(Modulation):

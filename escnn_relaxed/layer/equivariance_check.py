@@ -17,17 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from escnn.group import GroupElement
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from ..checks import FIBER_SUBGROUPS, check_number
 from ..group.elements import sample_group
-from ..group.points import centred_grid
+from ..group.points import Array, centred_grid
 from ..integral.geometry import TransposedGeometry
 from ..on_escnn.sampled_basis import in_float32_and_main_memory
-
-Array = NDArray[np.float64]
 
 # By the dimension of the base space: points of the output along an axis, at least; those over which it is averaged, as
 # in R2Conv's check; and the shortest waves, in steps of the layer. Those of the plane are found with 1×1 to 9×9 kernels

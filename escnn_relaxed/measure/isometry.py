@@ -29,9 +29,7 @@ from ..group.elements import (
     rotation_matrix,
     sample_group,
 )
-from ..group.points import centred_grid, image_axes
-
-Array = NDArray[np.float64]
+from ..group.points import Array, centred_grid, image_axes
 
 # Positions come from cosines and strides: what is this close to a pixel is on it.
 TOLERANCE = 1e-6
