@@ -98,6 +98,7 @@ def _verdicts(parts: Sequence[Part], name: str) -> str:
             means = {way: f"{fmean(part.values(way, score)):.{digits}f}" for way in ways}
             means[head] = f"**{means[head]}**"
             label = f"{part.task}, {part.title}" if part.is_forecast else f"{part.title}, {part.images:,}"
+            label += "" if part.is_forecast or part.group == "C8" else f", {part.group}"
             rows.append([label, *means.values(), signed(cell(gain, len(gain))), _verdict(gain)])
     return table((name, *(f"`{way}`" for way in ways), "gain", "soft layers are"), rows)
 
