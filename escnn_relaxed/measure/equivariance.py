@@ -59,9 +59,12 @@ def equivariance_error(
             the cube), ``()`` for none.
         angles: further rotations, in radians, in space about z. At angles that are not in the group fields have to be
             trivial.
-        shifts: rows down and columns to the right, in pixels; of volumes planes before them.
+        shifts: in pixels, (rows down, columns to the right), of volumes (planes, rows, columns).
         output: from what the module (or the layer named) returns to the tensor that is compared, where it returns a
             dict or a tuple: ``lambda returned: returned["logits"]``.
+
+    Returns:
+        An :class:`~escnn_relaxed.measure.EquivarianceReport`, a row for each transformation.
 
     Raises:
         TypeError: for an argument of another type, or an output that is no tensor.

@@ -99,6 +99,9 @@ def pose_test(
         errors: how many standard errors above one half poses count as unequal.
         seed: of what is drawn. torch's generator stays as it is.
 
+    Returns:
+        A :class:`PoseReport`, a row for each subgroup.
+
     Raises:
         TypeError: for images that are no floating-point tensor, or another gspace.
         ValueError: for too few images, unequal sides, values that are not finite, or a gspace without elements that map

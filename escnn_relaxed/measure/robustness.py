@@ -119,9 +119,12 @@ def robustness_report(
         elements: of the fiber group; all but the identity by default, of a continuous group 16 rotations, ``()`` for
             none.
         angles: further rotations, in radians.
-        shifts: rows down and columns to the right, in pixels; of volumes planes before them.
+        shifts: in pixels, (rows down, columns to the right), of volumes (planes, rows, columns).
         batch_size: number of images that are looked at together.
         output: from what the classifier returns to the logits, where it returns a dict or a tuple.
+
+    Returns:
+        A :class:`~escnn_relaxed.measure.RobustnessReport`, a row for each transformation.
 
     Raises:
         TypeError: for an argument of another type.

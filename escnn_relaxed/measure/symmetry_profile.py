@@ -124,6 +124,9 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
     Args:
         network: a layer of this package, or any module with such layers.
 
+    Returns:
+        A :class:`SymmetryProfile`, a row for each element of the group and each layer.
+
     Raises:
         TypeError: for what is no module.
         ValueError: for a network without relaxed layers, or with none whose group has more than the identity.
