@@ -270,8 +270,8 @@ class RelaxedLayer(EquivariantModule):
 
         P projects on the kernels that are equivariant to the named subgroups, or to all where none is named. The norm
         is over taps, positions and entries, in the basis where ρ is orthogonal. √(2s) is the relative equivariance
-        error on white noise (root mean square over the subgroup, with the identity). The denominator is ‖K‖² where the
-        group maps taps to taps; rotations by 120° or 72° change it by a few per cent.
+        error on white noise (root mean square over the subgroup, with the identity). The denominator is ‖K‖² for the
+        default kernel of a group with a half turn; without one it differs by a few per cent.
 
         Args:
             *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``.
@@ -312,7 +312,9 @@ class RelaxedLayer(EquivariantModule):
         """
         wanted, present = check_softness(softness, "softness"), self.softness().item()
         if not wanted:
-            raise ValueError("softness must be above 0, or the soft part cannot learn; harden() makes a layer strict")
+            raise ValueError(
+                "softness must be above 0, as scaling by 0 cannot be undone; harden() makes a layer strict"
+            )
         if not 0 < present < 1:
             where = f"both parts of the kernel are above 0, got {softness!r} for {self} of softness {present:.3g}"
             raise ValueError(f"softness can be set where {where}")

@@ -67,7 +67,8 @@ class RelaxedR2Conv(RelaxedConvolution):
             (:func:`~escnn_relaxed.learning.share_domain_frequency` makes one for several). Training moves ω′ away from
             0.0 too where the task asks for it.
         keep: group to which the layer stays exactly equivariant, however soft it is: ``"C4"`` for quarter turns,
-            ``"D4"`` with the reflection too. Its number of rotations divides the layer's. Default: no such group.
+            ``"D4"`` with the reflection too, ``"D1"`` for the left-right mirror alone. Its number of rotations divides
+            the layer's. Default: no such group.
         initial_softness: part of the kernel's energy that is not equivariant at the start. With 0 the soft weights
             start at 0 and learn from there. A layer of ω′ below about 0.13 starts less soft. Default: 0.001. For a
             continuous kernel it is 0.01, and the start is near the value: 0.1 gives 0.03 to 0.3 in most layers.

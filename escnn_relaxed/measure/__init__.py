@@ -1,4 +1,4 @@
-"""Measures of softness: the equivariance error of a network, its accuracy on turned images, tables and logs."""
+"""How soft a network is, how equivariant, and whether images come in all poses alike."""
 
 from .equivariance import equivariance_error
 from .poses import PoseReport, PoseRow, pose_test, symmetry_verdict

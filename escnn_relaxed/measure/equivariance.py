@@ -40,9 +40,9 @@ def equivariance_error(
     Exact rows compare all pixels. Where all padding is circular, a shift wraps around. Elsewhere the pixels that it
     pushes out are 0 before, and those that it brings in are not compared. For interpolated rows the input fades to 0
     outside of its inscribed circle or ball (cos² over the outer quarter), and the output is compared inside.
-    ``resampling``, the mean of ‖f(g⁻¹gx) − f(x)‖ / ‖f(x)‖ and ‖g⁻¹g f(x) − f(x)‖ / ‖f(x)‖, is the error
-    that interpolation alone would give a module that is exactly equivariant between pixels. Rows are *strided* where a stride does not fit the size: choose
-    sides with (side + 2 padding − kernel size) a multiple of the stride.
+    ``resampling``, the mean of ‖f(g⁻¹gx) − f(x)‖ / ‖f(x)‖ and ‖g⁻¹g f(x) − f(x)‖ / ‖f(x)‖, is the error that
+    interpolation alone would give a module that is exactly equivariant between pixels. Rows are *strided* where a
+    stride does not fit the size: choose sides with (side + 2 padding − kernel size) a multiple of the stride.
 
     Args:
         module: a layer or network, of ``RelaxedR2Conv``, ``R3Conv`` or anything; its forward takes a GeometricTensor,

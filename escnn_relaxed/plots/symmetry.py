@@ -86,6 +86,7 @@ def plot_robustness(reports: RobustnessReport | Mapping[str, RobustnessReport], 
         axes: where to draw, a new figure by default.
 
     Example:
+        >>> import math
         >>> from escnn_relaxed.measure import RobustnessReport, RobustnessRow
         >>> row = RobustnessRow(
         ...     "rotation 180°", "rotation", math.pi, "exact", 0.42, 0.45, 0.9, 0.97
