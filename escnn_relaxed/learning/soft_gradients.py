@@ -144,7 +144,7 @@ def gradients(
             found[id(own[name])] += of_inputs
     rows = [found[id(parameter)] for parameter in parameters]
     for whole, of_inputs in zip(wholes, rows, strict=True):
-        if (of_inputs.sum(0) - whole).norm() > _MOST_MISSED * of_inputs.norm():
+        if (of_inputs.sum(0) - whole).norm() > _MOST_MISSED * torch.maximum(of_inputs.norm(), whole.norm()):
             raise ValueError(
                 "network: its output depends on soft weights in other ways than by calls of their layers, or equal "
                 "calls give other outputs: call each layer as layer(x), not by layer.forward(x) or its filters, and "
