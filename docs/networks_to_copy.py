@@ -94,7 +94,7 @@ class Block(nn.EquivariantModule):
 
 
 class ResNet(torch.nn.Module):
-    """A class for each image. Sides of 8n + 1 pixels halve symmetrically."""
+    """A class for each image. Sides of 4n + 1 pixels halve symmetrically."""
 
     def __init__(self, channels: int = 3, classes: int = 10, fields: int = 8) -> None:
         super().__init__()
