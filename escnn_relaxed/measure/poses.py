@@ -148,7 +148,8 @@ def symmetry_verdict(poses: PoseReport, helps: Mapping[str, bool]) -> dict[str, 
         helps: subgroup → whether softness helps, as :func:`~escnn_relaxed.learning.which_softness_helps` finds.
 
     Returns:
-        Subgroup → verdict, of the subgroups that both know.
+        Subgroup → verdict, of the subgroups that both know: "strict is right", "soft: the labels need it", and where
+        poses are unequal "strict costs less than these images can show" or "soft is better on images like these; …".
 
     Raises:
         TypeError: for arguments of another type.
