@@ -219,7 +219,7 @@ class TwoOptimisers(Classifier):
             optimiser.step()
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        return [torch.optim.Adam(part.parameters(), lr=1e-2) for part in (self.network, self.head)]
+        return [torch.optim.Adam(part.parameters(), lr=1e-2) for part in (self.head, self.network)]
 
 
 def test_penalty_counts_once_however_many_optimisers_there_are() -> None:
