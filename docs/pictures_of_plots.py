@@ -47,10 +47,9 @@ class Classifier(torch.nn.Module):
 
 
 class Trained(NamedTuple):
-    """A network, what was learned of its softness (not of a strict one), and digits that it has not seen."""
+    """A network, and digits that it has not seen."""
 
     network: Classifier
-    evidence: SoftnessEvidence | None
     images: Tensor
     labels: Tensor
 
@@ -72,7 +71,7 @@ def trained(is_soft: bool) -> Trained:
         take_steps(network, batches, cross_entropy, optimiser, penalties=penalties)
         if evidence is not None and epoch >= 2:
             evidence.update(images[:128])
-    return Trained(network.eval(), evidence, images[TRAINING:], labels[TRAINING:])
+    return Trained(network.eval(), images[TRAINING:], labels[TRAINING:])
 
 
 def symmetry_profile() -> Figure:
@@ -89,7 +88,7 @@ def robustness() -> Figure:
     """The accuracy of the strict and of the soft network on digits that are turned or mirrored."""
     reports = {}
     for name in ("strict", "soft"):
-        network, _, images, labels = trained(is_soft=name == "soft")
+        network, images, labels = trained(is_soft=name == "soft")
         reports[name] = robustness_report(network, images, labels)
     axes = plot_robustness(reports)
     axes.legend(

@@ -100,7 +100,7 @@ def fit(
     if evidence is not None and not way.is_decoupled:
         penalties.append(evidence.penalty)
     course, epochs = Fit(evidence), math.ceil(FEWEST_STEPS / max(count // objective.batch, 1))
-    best = copy.deepcopy(network.train().state_dict())  # in training mode escnn's layers have no buffers of filters
+    best = _weights(network)
     for factor, most in zip(rule.factors, rule.rounds, strict=True):
         network.train().load_state_dict(best)
         optimiser = torch.optim.Adam(network.parameters(), lr=rate * factor)
@@ -123,11 +123,16 @@ def fit(
             without_gain += 1
             if loss < course.loss:
                 course.loss, course.best_epoch, without_gain = loss, course.epochs, 0
-                best = copy.deepcopy(network.train().state_dict())
+                best = _weights(network)
             if without_gain == rule.patience:
                 break
     network.train().load_state_dict(best)
     return course
+
+
+def _weights(network: nn.Module) -> dict[str, Any]:
+    """Return a copy of the weights, in training mode, in which escnn's layers have no buffers of filters."""
+    return copy.deepcopy(network.train().state_dict())
 
 
 def _batches(train: Split, size: int, varied: Callable[[Split], Split]) -> Iterator[Split]:

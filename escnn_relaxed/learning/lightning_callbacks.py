@@ -73,6 +73,8 @@ class LearnSoftness(Callback):
                 raise ValueError(f"likelihood must be {likelihood!r}, as in the checkpoint, got {self._likelihood!r}")
             self.evidence = SoftnessEvidence(pl_module, state.pop("observations"), likelihood)
             self.evidence.load_state_dict(state)
+        elif not _is_frozen(pl_module):
+            SoftnessEvidence(pl_module, 1, self._likelihood)  # refuses a strict network before it is trained
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the images of the last epoch."""

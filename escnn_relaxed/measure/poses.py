@@ -126,8 +126,7 @@ def pose_test(
         torch.manual_seed(check_integer("seed", seed, 0))
         for name, elements in choices.items():
             right = _right_pairs(images, _orders(elements, tuple(images.shape[2:])), members)
-            if members is not None:
-                right = members.bincount(right) / members.bincount()
+            right = members.bincount(right) / members.bincount()
             part = right.mean().item()
             # What the halves have by chance alike helps both networks, so that only a half counts.
             count = len(right) / 2
@@ -202,24 +201,28 @@ def _check_images(images: Tensor, gspace: GSpace) -> None:
         raise ValueError("images must be finite, got NaN or infinite values")
 
 
-def _members(images: Tensor, sources: Tensor | None) -> Tensor | None:
-    """Return the number of the source of each image, counted from 0."""
+def _members(images: Tensor, sources: Tensor | None) -> Tensor:
+    """Return the number of the source of each image, counted from 0; without sources each image is its own."""
     if sources is None:
-        return None
-    if not isinstance(sources, Tensor) or sources.shape != images.shape[:1]:
-        raise ValueError(f"sources must be a tensor with a number for each of {len(images)} images, got {sources!r}")
+        return torch.arange(len(images), device=images.device)
+    if not isinstance(sources, Tensor):
+        raise TypeError(f"sources must be a tensor with a number for each image, got {type(sources).__name__}")
+    if sources.shape != images.shape[:1]:
+        raise ValueError(f"sources must have a number for each of {len(images)} images, got {tuple(sources.shape)}")
     names, members = sources.to(images.device).unique(return_inverse=True)
     if len(names) < _FEWEST:
         raise ValueError(f"sources must be {_FEWEST} or more, got {len(names)}")
     return members
 
 
-def _right_pairs(images: Tensor, orders: Tensor, members: Tensor | None) -> Tensor:
+def _right_pairs(images: Tensor, orders: Tensor, members: Tensor) -> Tensor:
     """Return for each image whether a classifier that did not see it tells it from a copy, ½ where it cannot say."""
     right = images.new_zeros(len(images))
-    count = len(images) if members is None else int(members.max()) + 1
-    halves = torch.randperm(count, device="cpu").to(images.device).chunk(2)
-    first, second = halves if members is None else (torch.isin(members, half).nonzero().flatten() for half in halves)
+    count = int(members.max()) + 1
+    # Sources in a random order, the images of each beside each other.
+    places = torch.randperm(count, device="cpu").to(images.device).argsort()[members]
+    in_first = int((places < (count + 1) // 2).sum())
+    first, second = places.argsort(stable=True).split([in_first, len(images) - in_first])
     for trained, tried in ((first, second), (second, first)):
         score = _trained_score(images[trained], orders)
         with torch.no_grad():
