@@ -1,7 +1,7 @@
 """Other ways to relax equivariance, as layers with the interface of ``RelaxedR2Conv``. One word chooses among them.
 
 Each relaxes a strict kernel as its paper does: by a window on the group, a free kernel with a prior, or weights that
-depend on the group element. docs/concepts/ways-to-relax.md compares them.
+depend on the group element.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 # The subgroups of a fiber group that can be soft, and all.
@@ -27,9 +28,9 @@ def is_number(value: Any) -> bool:
 
 def check_bool(name: str, value: Any) -> bool:
     """Return a value that is True or False, and not one that only counts as such."""
-    if not isinstance(value, bool):
+    if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False, got {value!r}")
-    return value
+    return bool(value)
 
 
 def check_number(name: str, value: Any) -> float:

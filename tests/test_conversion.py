@@ -199,20 +199,26 @@ def with_own_forward(layer: R2Conv) -> R2Conv:
     return layer
 
 
+def with_gain(layer: R2Conv) -> R2Conv:
+    layer.gain = torch.nn.Parameter(torch.ones(()))
+    return layer
+
+
 def parametrized(layer: R2Conv) -> R2Conv:
     parametrize.register_parametrization(layer, "weights", torch.nn.Tanh())
     return layer
 
 
 MORE_THAN_A_KERNEL = {
-    "subclass": (lambda: Doubled(C4, C4, 3), "1, a Doubled, has methods of its own.*type.layer. is R2Conv"),
-    "forward": (lambda: with_own_forward(Named(C4)), "1, a Named, has methods of its own"),
+    "subclass": (lambda: Doubled(C4, C4, 3), "1, a Doubled, has more than its class.*type.layer. is R2Conv"),
+    "forward": (lambda: with_own_forward(Named(C4)), "1, a Named, has more than its class"),
+    "parameter": (lambda: with_gain(Named(C4)), "1, a Named, has more than its class, gain"),
     "hook": (lambda: with_hook(Named(C4), "register_forward_hook"), "1 has forward_hooks, which would be lost"),
     "parametrization": (lambda: parametrized(Named(C4)), r"1 has parametrized \['weights'\]"),
     "transposed": (lambda: Transposed(C4, C4, 3), r"layer: type\(layer\) is R2ConvTransposed"),
     "strict": (
         lambda: DoubledStrict(C4, C4, 3, relax=None),
-        "1, a DoubledStrict, has methods of its own, forward, .* put a RelaxedR2Conv",
+        "1, a DoubledStrict, has more than its class, forward, .* put a RelaxedR2Conv",
     ),
 }
 

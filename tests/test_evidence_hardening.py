@@ -67,6 +67,20 @@ def test_hardening_goes_subgroup_by_subgroup_and_then_layer_by_layer() -> None:
     assert [row.layer for row in evidence.table()] == ["0"]
 
 
+def test_layer_that_breaks_mirrors_by_weights_of_rotation_is_hardened_in_them() -> None:
+    """Between a regular and a trivial field there are weights of rotation alone, which break mirrors, too."""
+    torch.manual_seed(1)
+    image, hidden = small.field_type("D4", "trivial"), small.field_type("D4", "regular")
+    first, second = (RelaxedR2Conv(*ends, 3, initial_softness=0.2) for ends in ((image, hidden), (hidden, image)))
+    network, inputs = enn.SequentialModule(first, second), image(torch.randn(100, 1, 5, 5))
+    targets = network(inputs).tensor.detach() + 1e-3 * torch.randn(100, 1, 1, 1)
+    evidence = SoftnessEvidence(network, 100, "gaussian")
+    evidence.update(inputs, targets)
+    assert [row.subgroup for row in evidence.table() if row.layer == "1"] == ["rotation"]
+    trials = {(trial.subgroup, trial.layers): trial.weights for trial in evidence.harden(inputs, targets)}
+    assert trials["reflection", ("0", "1")] == trials["reflection", ("0",)] > trials["reflection", ("1",)] == 0
+
+
 def test_layers_that_were_hardened_may_be_soft_again() -> None:
     network, inputs = Classifier(), images(20)
     evidence = SoftnessEvidence(network, 100)

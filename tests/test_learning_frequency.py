@@ -3,9 +3,10 @@
 import pytest
 import small
 import torch
+from escnn.nn import R2Conv
 from small import EVERY_KERNEL, soft_regular_layer
 
-from escnn_relaxed import RelaxedR2Conv, frequency_penalty, parameter_groups
+from escnn_relaxed import RelaxedR2Conv, frequency_penalty, parameter_groups, relax_network
 
 
 def learning_layer(soft_part: str, start: float) -> RelaxedR2Conv:
@@ -38,3 +39,15 @@ def test_a_task_that_needs_softness_pulls_the_frequency_up(start: float, soft_pa
 
 def test_the_penalty_pulls_the_frequency_to_zero_where_no_task_does() -> None:
     assert learned_frequency(learning_layer("tied", 0.25), penalty=1.0, task=False) < 0.05
+
+
+def test_layer_that_is_strict_at_first_can_learn_its_frequency() -> None:
+    """Were ω′ and the soft weights both 0, neither would have a gradient."""
+    image, hidden = small.field_type("C4", "trivial"), small.field_type("C4", "regular")
+    trained, options = R2Conv(image, hidden, 3), {"relax": {"rotation": 0.0}, "learn_relaxation": True}
+    loaded = RelaxedR2Conv(image, hidden, 3, **options)
+    loaded.load_state_dict(trained.state_dict())
+    for layer in (loaded, relax_network(trained, **options)):
+        assert layer.softness() == 0
+        layer(image(torch.randn(2, 1, 5, 5))).tensor.square().sum().backward()
+        assert layer.domain_frequency["rotation"].grad.abs() > 0

@@ -170,6 +170,8 @@ IMAGES = torch.zeros(2, 1, 5, 5)
     [
         ((Side(), IMAGES, LABELS[:1]), {}, ValueError, "data and labels must be as many, and some: got 2 images"),
         ((Side(), IMAGES, [0, 0]), {}, TypeError, "labels must be a tensor of integers"),
+        ((Side(), IMAGES, LABELS - 1), {}, ValueError, "labels must be in 0 to 3, the classes of the output, got -1"),
+        ((Side(), IMAGES / 0, LABELS), {}, ValueError, "classifier: the output must be finite"),
         ((Side(), (), LABELS), {}, ValueError, "data must have a batch"),
         ((Side(), IMAGES, LABELS), {"elements": ()}, ValueError, "nothing to measure"),
         ((nn.Identity(), IMAGES, LABELS), {}, ValueError, r"classifier: the output must be \(batch, classes\)"),

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.shared.run_log import Log
-from benchmarks.symmetry.tasks import CELLS
+from benchmarks.symmetry.tasks import CELLS, TASKS
 
 KEY = ("task", "group", "images", "pose", "way", "seed")
 NUMBERS = (
@@ -123,15 +123,15 @@ def _validation_at(history: Sequence[Sequence[float]], end: float) -> float:
 
 
 def write(rows: Iterable[Row], path: Path) -> None:
-    """Write rows as CSV, numbers with five digits, in the order of the protocol."""
+    """Write rows as CSV, numbers with five digits: task by task, and in each in the order of the protocol."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    named = [*((cell.task, cell.group, cell.images) for cell in CELLS), *(cell.way for cell in CELLS)]
-    places = {name: place for place, name in reversed([*enumerate(named)])}
+    parts = dict.fromkeys((list(TASKS).index(cell.task), cell.task, cell.group, cell.images) for cell in CELLS)
+    order = [part[1:] for part in sorted(parts, key=lambda part: part[0])]
+    ways = list(dict.fromkeys(cell.way for cell in CELLS))
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, (*KEY, *NUMBERS, *WORDS), lineterminator="\n")
         writer.writeheader()
-        parts = (((row["task"], row["group"], row["images"]), row["way"], row) for row in rows)
-        for *_, row in sorted(parts, key=lambda part: [places.get(name, len(named)) for name in part[:2]]):
+        for row in sorted(rows, key=lambda row: (order.index(_part_of(row)[:3]), ways.index(row["way"]))):
             writer.writerow(row | {name: f"{row[name]:.5g}" for name in NUMBERS if name in row})
 
 

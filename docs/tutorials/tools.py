@@ -21,6 +21,7 @@ COLOURS = {
     **dict.fromkeys(("soft", "RelaxedR2Conv", "relaxed"), "#d55e00"),
     **{"partial": "#009e73", "residual": "#cc79a7", "weighted": "#e69f00"},
     "soft, all directions": "#009e73",
+    "strict, coordinates": "#56b4e9",
 }
 
 

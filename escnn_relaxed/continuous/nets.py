@@ -160,7 +160,7 @@ class SirenKernel(KernelNet):
     """Sine layers on the concatenated coordinates, d → J → J, all trained: the paper's 3-layer SIREN.
 
     In log coordinates of rotations it jumps at half a turn, since its weights are no whole numbers. The parameter
-    counts of the paper come from this net (docs/how-to/reproduce.md).
+    counts of the paper come from this net.
 
     Args:
         filter_dimension: number of filter coordinates.

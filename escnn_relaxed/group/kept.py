@@ -65,6 +65,8 @@ def kept_group(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
         if (np.abs(sample_group(gspace).rotations @ axis - axis).max(-1) < _SAME).sum() < 2:
             raise ValueError(f"keep={keep!r} needs rotations about the axis z, which {gspace.name} has not")
         return KeptGroup(AXIS, np.eye(3)[None], axis)
+    if isinstance(keep, (bool, float)):
+        raise TypeError(f"keep must be the id of a subgroup or elements that generate it, got {keep!r}")
     return KeptGroup(str(keep), *_subgroup(keep, gspace))
 
 

@@ -137,7 +137,8 @@ def starting_frequency(relax: Any, domain: Domain) -> dict[str, Frequency]:
                 f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}, None is a strict layer"
             )
         if name not in (*domain.sample.subgroups, "translation"):
-            raise ValueError(f"relax: {domain.gspace.name} has no {name} to relax, got {relax!r}")
+            few = " at samples=1" if domain.samples == 1 and domain.gspace.fibergroup.continuous else ""
+            raise ValueError(f"relax: {domain.gspace.name} has no {name} to relax{few}, got {relax!r}")
         if name in domain.kept_subgroups:
             raise ValueError(f"relax: all of the {name} is in the group to keep, got {relax!r}")
     given = dict(relax) if isinstance(relax, Mapping) else {name: _default(name, domain) for name in names}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..checks import FIBER_SUBGROUPS, SUBGROUPS
 from ..group.elements import moved_elements
 from ..group.points import tap_grid
+from ..torch_modes import has_values
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from .kernel import Kernel, KernelConfig, Names, Size, WeightGroup
 from .modulation import ElementModulation, InputModulation, Modulation
@@ -180,9 +181,13 @@ class TiedKernel(StrictKernel):
 
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:
-        """Draw the weights of f so that the softness is s; 0 where none is wanted."""
+        """Draw the weights of f so that the softness is s; 0 where none is wanted, but for weights that wait."""
         modulations = self._modulations()
         if not modulations:
+            return
+        if softness == 0 and any(map(self._is_waiting, self.weight_groups())):
+            self.start(weights, self.default_softness)
+            self.load_state_dict(self.strict_state())
             return
         for modulation in modulations:
             nn.init.normal_(modulation.weights)
@@ -225,6 +230,20 @@ class TiedKernel(StrictKernel):
                 numbers = torch.tensor([number for number, own in enumerate(sets) if own == names])
                 groups.setdefault(names, []).append((modulation.weights, numbers))
         return [WeightGroup(names, entries) for names, entries in groups.items()]
+
+    def _is_waiting(self, group: WeightGroup) -> bool:
+        """Whether weights do nothing because a learned ω′ is 0. Were they 0, too, neither would have a gradient."""
+        known = [value for name, value in self.frequency.values().items() if name in group.subgroups]
+        return self.config.learn_relaxation and any(has_values(value) and not value.any() for value in known)
+
+    def strict_state(self) -> dict[str, Tensor]:
+        """Return the entries of the state with which K is K_strict: soft weights are 0, but for those that wait."""
+        state = super().strict_state()
+        names = {id(parameter): name for name, parameter in self.named_parameters()}
+        waiting = [entry for group in self.weight_groups() if self._is_waiting(group) for entry in group.entries]
+        for parameter, numbers in waiting:
+            state[names[id(parameter)]].view(-1)[numbers] = parameter.detach().view(-1)[numbers]
+        return state
 
     def strict_kernel(self) -> Kernel:
         """Return K_strict, with the same basis."""

@@ -10,7 +10,7 @@ import torch
 from escnn.group import CyclicGroup
 from escnn.gspaces import GSpace, GSpace0D, GSpace2D, GSpace3D
 from escnn.nn import FieldType, GeometricTensor
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..checks import check_bool, check_choice, check_integer, check_number, check_size, warn_once
 from ..group.domain import Domain
@@ -216,7 +216,9 @@ class Softening:
         domain = Domain(gspace, samples, kept_group(self.keep, gspace, samples), coordinates)
         frequency, learn = starting_frequency(self.relax, domain), check_bool("learn_relaxation", self.learn_relaxation)
         taps = in_type, out_type, kernel_size, dilation
-        kernel = (self.kernel or TiedKernel)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
+        kernel: Any = (self.kernel or TiedKernel)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
+        if not isinstance(kernel, Kernel):
+            raise TypeError(f"kernel must return a Kernel, got {type(kernel).__name__} from {self.kernel!r}")
         rigid = [name for name in kernel.cannot_be_soft if name in named_subgroups(self.relax)]
         if rigid:
             warn_once(
@@ -253,7 +255,7 @@ SOFTENING = tuple(field.name for field in fields(Softening))
 def check_kernel(kernel: Any) -> None:
     """Raise a ``TypeError`` for a value from which no kernel can be built."""
     is_kernel = issubclass(kernel, Kernel) if isinstance(kernel, type) else callable(kernel)
-    if not (kernel is None or is_kernel):
+    if isinstance(kernel, nn.Module) or not (kernel is None or is_kernel):
         raise TypeError(
             f"kernel must be an escnn_relaxed.ContinuousKernel or a subclass of escnn_relaxed.kernel.Kernel, got "
             f"{type(kernel).__name__}: {kernel!r}"

@@ -25,18 +25,18 @@ from .relaxed_layer import RelaxedLayer
 class RelaxedLinear(RelaxedLayer):
     """A linear map of features whose equivariance can be relaxed, in place of :class:`escnn.nn.Linear`.
 
-    The matrix is W = W_strict ⊙ (1 + f). Of an output channel that belongs to a group element, f is that of
-    :class:`~escnn_relaxed.RelaxedR2Conv`. Of other fields, as the trivial ones of class scores, f is a function of the
-    input channel's element. Such a head lies between a linear map of each field's mean, where it is strict, and a
-    linear layer on all channels. With ``relax=None`` the layer is ``Linear``, and its state dicts load.
+    The matrix is W = W_strict ⊙ (1 + f). For an output channel that belongs to a group element, f is that
+    of :class:`~escnn_relaxed.RelaxedR2Conv`. For other output fields, such as the trivial ones of class scores, f is a
+    function of the input channel's element. Such a head lies between a linear map of each field's mean, where it is
+    strict, and a linear layer on all channels. With ``relax=None`` the layer is ``Linear``, and its state dicts load.
 
     Features have no positions, so the field types are on ``escnn.gspaces.no_base_space(group)``. Each group element is
     represented by its usual matrix: Cₙ, Dₙ, SO(2) and O(2) on the plane; SO(3), O(3), the octahedral and the
     icosahedral groups on space. Elements of Dₙ and O(2) that flip are reflections, also where a gspace of space has
     half turns in their place. The group of two elements has a half turn. A layer of another group is strict.
 
-    Features of a network of the plane or of space get there once one pixel is left, as the example shows: the group is
-    ``gspace.fibergroup``, and the fields are of the same representations.
+    Take the mean over the pixels of a network's last layer, as in the example, and give it fields of the same
+    representations on ``no_base_space(gspace.fibergroup)``.
 
     Args:
         in_type, out_type: field types of the input and the output, of one group.

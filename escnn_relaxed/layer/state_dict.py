@@ -129,9 +129,10 @@ def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> 
         if saved is None or saved.is_meta:
             continue
         theirs, ours, is_alike = saved.to(own).flatten(1), own.flatten(1), saved.shape == own.shape
-        if is_alike and (theirs - ours).abs().max() < _SAME:
+        near = max(_SAME, torch.finfo(saved.dtype).eps * float(ours.abs().max()))  # a state may be in half precision
+        if is_alike and (theirs - ours).abs().max() < near:
             continue
-        change = _change(theirs, ours) if is_alike else None
+        change = _change(theirs, ours, near) if is_alike else None
         if change is None:
             found.append(
                 f"the steerable basis of {prefix.rstrip('.') or 'this layer'!r} from {names[0]} to {names[1]} "
@@ -144,8 +145,8 @@ def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> 
     return found
 
 
-def _change(theirs: Tensor, own: Tensor) -> Tensor | None:
+def _change(theirs: Tensor, own: Tensor, near: float) -> Tensor | None:
     """Return T with ``theirs = T own``, or None where the rows do not span the same kernels."""
     change: Tensor = torch.linalg.lstsq(own.T, theirs.T).solution.T
-    spans = (change @ own - theirs).abs().max() < _SAME and torch.linalg.matrix_rank(change) == len(own)
+    spans = (change @ own - theirs).abs().max() < near and torch.linalg.matrix_rank(change) == len(own)
     return change if bool(spans) else None

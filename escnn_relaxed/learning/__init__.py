@@ -1,6 +1,7 @@
-"""Ways to learn how soft layers are: the evidence of the data, and learned ω′.
+"""Ways to learn how soft layers are, and to decide whether they need it.
 
-The same as callbacks are in :mod:`escnn_relaxed.learning.lightning_callbacks`, which needs Lightning.
+``LearnSoftness``, the evidence as a callback, is in :mod:`escnn_relaxed.learning.lightning_callbacks`, which needs
+Lightning.
 """
 
 from .evidence import SoftnessEvidence

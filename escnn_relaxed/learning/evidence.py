@@ -44,13 +44,14 @@ class SoftnessEvidence:
                 evidence.update(images[:128])
         print(evidence.table())
 
-    An update finds new δ by MacKay's fixed point with a prior of δ (docs/results/learning.md)::
+    An update finds new δ by MacKay's fixed point with a prior of δ (docs/concepts/mathematics.md, *The evidence*)::
 
         H = Fisher matrix of all observations over α       Σ = (H + diag δ)⁻¹
         γ = n − δ tr Σ                                     δ ← (γ + n₀) / (‖α‖² + n₀σ₀²)
 
     n₀ is 1 and σ₀ is 0.5. The data determine γ of the n weights. Where they say nothing, as where few images are fitted
-    perfectly, δ stays at 1/σ₀² = 4. Do not update before the third epoch: updates take away softness that comes late.
+    perfectly, δ stays at 1/σ₀² = 4. Begin after the second epoch, because before that the network knows too little: an
+    early update takes away softness that comes late.
 
     The loss is the mean of torch's ``cross_entropy``, ``binary_cross_entropy_with_logits`` or ``mse_loss`` over all
     outputs. Outputs of a regression count less where the residuals of an input go together, as of neighbouring pixels.
@@ -118,9 +119,9 @@ class SoftnessEvidence:
         """Shrink the soft weights by their prior, α ← (1 − rate · δ/N) α, in place of :meth:`penalty` in the loss.
 
         This is decoupled weight decay (Loshchilov and Hutter 2019), to be called beside each step of the optimiser.
-        With plain SGD it does what the penalty does. Adam divides a slope by its usual size. Where few inputs are
-        fitted perfectly the loss has no slope left, so Adam follows the penalty alone, at its full rate however small
-        the penalty is, and softness that helps is lost. Decay stays as slow as δ/N says.
+        With plain SGD it does what the penalty does. Adam divides a gradient by its usual size. Where few inputs are
+        fitted perfectly the gradient of the loss is nearly 0, so Adam follows the penalty alone, at its full rate
+        however small the penalty is, and softness that helps is lost. Decay stays as slow as δ/N says.
 
         Args:
             learning_rate: that of the step; or the optimiser, whose groups say the rate of each soft weight. Weights
@@ -232,9 +233,10 @@ class SoftnessEvidence:
         it is near 0 in a perfect fit, too.
 
         Nothing is trained, so a symmetry that the data keep can look broken where other weights count on its softness.
-        :func:`~escnn_relaxed.learning.which_softness_helps` trains on, and raises fewer such alarms.
+        :func:`~escnn_relaxed.learning.which_softness_helps` trains further, and raises fewer such alarms.
 
-        Train on for an epoch or two: batch norm has statistics of the soft network, and other weights count on it.
+        Train further for an epoch or two, because batch norm has statistics of the soft network, and other weights
+        count on it.
 
         Args:
             inputs: for the trials. Images that were not trained on are the safer choice.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from torch import Tensor, nn
 
@@ -14,6 +15,8 @@ from ..network.relaxed_layers import relaxed_layers
 from .posterior import Learned, posterior
 from .soft_gradients import SoftGroup, joined_over_processes, mean_and_error, soft_groups
 
+# Layers that share soft weights, and those of the weights that go.
+Part: TypeAlias = tuple[Iterable[str], list[SoftGroup]]
 # Softness stays where it gains more than this many times its Occam factor, since other weights have counted on it and
 # do not adapt in a trial, and at odds of 20 to 1. Where nothing needs it, the rise is up to two Occam factors.
 _COUNTED_ON, ODDS = 2.0, math.log(20)
@@ -86,9 +89,10 @@ def harden_by_trials(
     """Make strict in place what the data, N observations, do not need; ``losses`` are those of each input."""
     layers, trials, before = relaxed_layers(network), list[HardeningTrial](), losses()
 
-    def attempt(subgroups: frozenset[str], groups: Sequence[SoftGroup], before: Tensor) -> Tensor:
-        """Harden the layers of some groups unless that costs too much, note it, and return the losses after it."""
-        names = tuple(dict.fromkeys(name for group in groups for name in group.layers))
+    def attempt(subgroups: frozenset[str], parts: Sequence[Part], before: Tensor) -> Tensor:
+        """Harden some layers unless that costs too much, note it, and return the losses after it."""
+        names = tuple(dict.fromkeys(name for names, _ in parts for name in names))
+        groups = [group for _, gone in parts for group in gone]
         known = {name: layers[name].hardened for name in names}
         gone = [group.key for group in groups]
         whole = {group.key: learned[group.key] for group in soft_groups(network)}
@@ -110,26 +114,35 @@ def harden_by_trials(
         trials.append(HardeningTrial(said, names, size, determined, occam_factor, needed, rise, error, is_kept))
         return after if is_kept else before
 
-    def going(subgroups: frozenset[str]) -> list[SoftGroup]:
-        """Return the groups that go where all layers become strict in some subgroups."""
-        return [group for group in soft_groups(network) if group.weights.is_gone(tuple(subgroups))]
+    def parts_of(subgroups: frozenset[str]) -> list[Part]:
+        """Return the layers that are not strict in some subgroups, and the weights that go where they become so."""
+        found: dict[str, tuple[dict[str, None], list[SoftGroup]]] = {}
+        for group in soft_groups(network):
+            names, gone = found.setdefault(group.layer, ({}, []))
+            names.update(dict.fromkeys(group.layers))
+            gone += [group] if group.weights.is_gone(tuple(subgroups)) else []
+        # Weights of rotation alone break mirrors, too, and stay where the layer is strict in these.
+        return [part for part in found.values() if part[1] or any(layers[n].softness(*subgroups) > 0 for n in part[0])]
 
-    def gamma_per_weight(groups: Sequence[SoftGroup]) -> float:
-        """Return γ/n of some groups together."""
-        return sum(learned[group.key].determined for group in groups) / sum(group.size for group in groups)
+    def gamma_per_weight(parts: Sequence[Part]) -> float:
+        """Return γ/n of the weights that go."""
+        groups = [group for _, gone in parts for group in gone]
+        return sum(learned[group.key].determined for group in groups) / max(sum(group.size for group in groups), 1)
 
     # Layers can be made strict in each of these alone, some in several subgroups together.
-    weights = [group.weights for group in soft_groups(network)]
-    choices = dict.fromkeys(of.subgroups for of in weights if of.needs_all or len(of.subgroups) == 1)
-    for subgroups in sorted(choices, key=lambda choice: gamma_per_weight(going(choice))):
-        groups = going(subgroups)
-        if not groups:
-            continue  # all of them have gone with several subgroups together
-        before = attempt(subgroups, groups, before)
-        names = dict.fromkeys(group.layer for group in groups)
-        if trials[-1].is_hardened or len(names) == 1:
-            continue
-        parts = [[group for group in groups if group.layer == name] for name in names]
-        for part in sorted(parts, key=gamma_per_weight):
-            before = attempt(subgroups, part, before)
+    choices: dict[frozenset[str], None] = {}
+    for group in soft_groups(network):
+        names = {*layers[group.layer].relaxed_subgroups, *group.weights.subgroups}
+        together = (
+            [group.weights.subgroups] if group.weights.needs_all else [frozenset({name}) for name in joint(names)]
+        )
+        choices.update(dict.fromkeys(together))
+    for subgroups in sorted(choices, key=lambda choice: gamma_per_weight(parts_of(choice))):
+        parts = parts_of(subgroups)
+        if not parts:
+            continue  # strict already, with several subgroups together
+        before = attempt(subgroups, parts, before)
+        if not trials[-1].is_hardened and len(parts) > 1:
+            for part in sorted(parts, key=lambda part: gamma_per_weight([part])):
+                before = attempt(subgroups, [part], before)
     return HardeningReport(tuple(trials))

@@ -38,7 +38,7 @@ class ErrorRow:
         kind: ``"exact"`` where pixels go to pixels in every feature map; ``"strided"`` where a stride does not fit the
             size or the shift; else ``"interpolated"``.
         error: ‖f(gx) − g f(x)‖ / ‖f(x)‖.
-        resampling: error of interpolation alone: 0 for exact rows, NaN for strided ones.
+        resampling: error of interpolation alone: 0 for exact rows, NaN for strided ones whose output has no pixels.
 
     Example:
         >>> row = ErrorRow(

@@ -35,7 +35,8 @@ def relax_network(
     names; translation does not concern ``Linear``. Layers of this package that are strict in escnn's basis
     (``relax=None``, or of :func:`harden_network`) get a soft part, too. The copy computes what the network computed:
     the trained kernel stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network`
-    returns the kernel to the last bit. A layer with hooks, parametrizations or methods of a subclass is refused, since
+    returns the kernel to the last bit (in double precision to 1e-7, because escnn samples its basis in single
+    precision). A layer with hooks, parametrizations, or methods, parameters or buffers of a subclass is refused, since
     these would be lost.
 
     Args:
@@ -82,8 +83,9 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
 
     Where its strict part is in the steerable basis, a layer is then that of ``relax=None``. A continuous one keeps its
     parameters and is ``hardened``, and so does one of ``escnn_relaxed.baselines``. The network is exactly equivariant
-    (as far as its other modules are) and stays so in further training. It is not the network at ω′ = 0. Batch norm
-    keeps the statistics of the soft network: estimate them again (``torch.optim.swa_utils.update_bn``), or train on.
+    (as far as its other modules are) and stays so in further training. With the default kernel it is the network at
+    ω′ = 0, with a ``ContinuousKernel`` it is not. Batch norm keeps the statistics of the soft network: estimate them
+    again (``torch.optim.swa_utils.update_bn``), or train further.
 
     Args:
         network: any module, a single layer too.
@@ -135,6 +137,10 @@ def _without_translation(relax: Any) -> Any:
     return tuple(name for name in relax if name != "translation") if is_of_names else relax
 
 
+# The parameters, buffers and modules of a layer of escnn's or of this package.
+_OF_ESCNN = {"weights", "bias", "filter", "matrix", "expanded_bias", "bias_expansion", "_basisexpansion", "kernel"}
+
+
 def _check_plain(name: str, module: StrictLayer) -> None:
     """Refuse a layer that does more than its kernel and bias say, since its relaxed form has no more than these."""
     if parametrize.is_parametrized(module):
@@ -147,9 +153,10 @@ def _check_plain(name: str, module: StrictLayer) -> None:
     # Methods and properties that a subclass adds or overrides.
     own = [item for each in type(module).__mro__ if each not in kind.__mro__ for item in vars(each).items()]
     names = {name for name, value in own if callable(value) or hasattr(value, "__get__")}
-    if methods := sorted((names | {"forward"} & vars(module).keys()) - {"__init__"}):
+    tensors = {**module._parameters, **module._buffers, **module._modules}.keys() - _OF_ESCNN
+    if own_names := sorted((names | tensors | {"forward"} & vars(module).keys()) - {"__init__"}):
         raise ValueError(
-            f"{name}, a {type(module).__name__}, has methods of its own, {', '.join(methods)}, which would be lost: "
+            f"{name}, a {type(module).__name__}, has more than its class, {', '.join(own_names)}, which would be lost: "
             f"put a {kind.__name__} with its state in its place, or leave it out with "
             f"where=lambda name, layer: type(layer) is {kind.__name__}"
         )

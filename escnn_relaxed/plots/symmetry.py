@@ -78,8 +78,8 @@ def plot_robustness(reports: RobustnessReport | Mapping[str, RobustnessReport], 
     """The accuracy after each rotation, against its angle; at 0° and 360° that of the images as they are.
 
     Filled circles are exact rotations, open ones those that interpolate; a dashed line is what interpolation alone
-    leaves. Triangles are reflections, at the angle of the turn that follows on y → −y. Rotations of space about
-    different axes are not joined.
+    leaves. A reflection is y → −y and then a turn; its triangle stands at the angle of that turn. Rotations of space
+    about different axes are not joined.
 
     Args:
         reports: of :func:`~escnn_relaxed.robustness_report`; several by label.
