@@ -36,15 +36,3 @@ def test_learned_frequencies_of_translation_are_shared_by_axes_and_layers(
     assert all(len(own) == values for own in frequencies.values())
     (network(torch.randn(2, 3, 28, 28)).square().sum() + frequency_penalty(network)).backward()
     assert all((own.grad != 0).all() for own in frequencies.values())
-
-
-def test_one_frequency_for_both_axes_is_the_sum_of_their_gradients() -> None:
-    gradients = []
-    images = torch.randn(2, 3, 28, 28)
-    for share in ("none", "axes"):
-        torch.manual_seed(0)
-        settings = ["fields=[1,1]", f"share_relaxation={share!r}"]
-        network = build_network(override(read_row("t2-learned-0.1").configuration, settings), 10, 3).double()
-        network(images.double()).square().sum().backward()
-        gradients.append(network.features[0].kernel.frequency.translation.grad.sum())
-    torch.testing.assert_close(*gradients)

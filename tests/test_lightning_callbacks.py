@@ -28,7 +28,6 @@ pytestmark = [
 ]
 
 BATCH, IMAGES, EPOCHS = 8, 24, 4
-BATCHES = IMAGES // BATCH  # an epoch
 
 
 class Classifier(LightningModule):

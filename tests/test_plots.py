@@ -36,13 +36,9 @@ def ticks(labels: list[mpl.text.Text]) -> list[str]:
 
 def report(degrees: range, subgroup: str = "rotation") -> measure.EquivarianceReport:
     """Errors that are the angle in turns; multiples of 90° are exact."""
-    rows = [
-        measure.ErrorRow(
-            "", subgroup, math.radians(d), "interpolated" if d % 90 else "exact", d / 360, 0.01 if d % 90 else 0.0
-        )
-        for d in degrees
-    ]
-    return measure.EquivarianceReport("", tuple(rows[::-1]))
+    kinds = {d: ("interpolated", 0.01) if d % 90 else ("exact", 0.0) for d in reversed(degrees)}
+    rows = (measure.ErrorRow("", subgroup, math.radians(d), of[0], d / 360, of[1]) for d, of in kinds.items())
+    return measure.EquivarianceReport("", tuple(rows))
 
 
 def test_a_sweep_is_a_line_in_the_order_of_angles_closed_where_it_is_whole() -> None:
