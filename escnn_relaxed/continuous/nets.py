@@ -27,7 +27,7 @@ class KernelNet(nn.Module, ABC):
             as soft as wanted. None leaves the net as it is drawn.
         state_name: the name of the net in a state dict; the name of the class where it is empty.
         has_weights_by_coordinate: whether ``domain_weight`` is (J, domain coordinates); with a column of zeros the net
-            does not see that coordinate. Of other nets it is with all weights 0.
+            does not see that coordinate. Other nets see no coordinate where all weights are 0.
         can_be_periodic: whether :meth:`make_periodic` makes the net smooth on the circle.
 
     Example:

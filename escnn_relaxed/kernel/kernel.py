@@ -77,7 +77,7 @@ Size = tuple[int, ...] | None
 
 
 class WeightGroup(NamedTuple):
-    """The soft weights of some subgroups. They do nothing in a kernel that is strict in one of these, or in all.
+    """The soft weights of some subgroups. They do nothing in a kernel that is strict in one of these.
 
     Attributes:
         subgroups: those that the kernel breaks through the weights.

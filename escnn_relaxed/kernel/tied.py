@@ -30,7 +30,8 @@ _LARGEST_START = 1.5
 class TiedKernel(StrictKernel):
     """K = K_strict ⊙ (1 + f_G) ⊙ (1 + f_T), with modulations of a few weights for each output field.
 
-    f_G depends on the group element, f_T on the position. Neither has a mean over the domain, so PK is K_strict. This
+    f_G depends on the group element, f_T on the position. Their means over the group and the positions are 0, so PK is
+    K_strict. This
     is equation (2) for κ = (1 + m) K_strict, since K_strict is steerable: both parts have the same weights, as in the
     paper.
 

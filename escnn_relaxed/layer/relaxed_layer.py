@@ -275,7 +275,7 @@ class RelaxedLayer(EquivariantModule):
 
         Args:
             *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``.
-            size: pixels along each axis of the output, for softness in translation. Default: 8, near all larger ones.
+            size: pixels along each axis of the output, for softness in translation. Default: 8.
 
         Returns:
             A tensor with a gradient. It is NaN if a weight is not finite. Layers of half precision return float32.

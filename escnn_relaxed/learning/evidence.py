@@ -50,13 +50,13 @@ class SoftnessEvidence:
         γ = n − δ tr Σ                                     δ ← (γ + n₀) / (‖α‖² + n₀σ₀²)
 
     n₀ is 1 and σ₀ is 0.5. The data determine γ of the n weights. Where they say nothing, as where few images are fitted
-    perfectly, δ stays at 1/σ₀² = 4. Begin after the second epoch, because before that the network knows too little: an
+    perfectly, δ stays at 1/σ₀² = 4. Begin after the third epoch, because before that the network knows too little: an
     early update takes away softness that comes late.
 
     The loss is the mean of torch's ``cross_entropy``, ``binary_cross_entropy_with_logits`` or ``mse_loss`` over all
-    outputs. Outputs of a regression count less where the residuals of an input go together, as of neighbouring pixels.
-    Frozen weights and hardened subgroups are left out. The soft weights of a ``ContinuousKernel`` are those of its
-    domain coordinates, or a learned ω′: then the penalty is the paper's λ‖ω′‖², with the λ of the data.
+    outputs. In a regression the residuals of one input may be correlated, as those of neighbouring pixels; such outputs
+    count less. Frozen weights and hardened subgroups are left out. The soft weights of a ``ContinuousKernel`` are
+    those of its domain coordinates, or a learned ω′: then the penalty is the paper's λ‖ω′‖², with the λ of the data.
 
     Args:
         network: any module. Its output, a tensor or a GeometricTensor, is that of the likelihood.

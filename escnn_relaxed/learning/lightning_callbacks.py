@@ -31,7 +31,7 @@ class LearnSoftness(Callback):
 
     Args:
         likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``, as of :class:`~escnn_relaxed.SoftnessEvidence`.
-        first_epoch: number of the epoch after which the first update is, counted from 0.
+        first_epoch: number of the epoch after which the first update is, counted from 0. Default: 2, the third.
         inputs: number of images of an update.
         decoupled: whether soft weights shrink by :meth:`~escnn_relaxed.SoftnessEvidence.decay`, for few images, and not
             by the penalty.

@@ -107,7 +107,7 @@ class EvidenceRow:
 
     @property
     def gamma_per_weight(self) -> float:
-        """γ/n, near 0 where the data do not ask for the softness and near 1 where they determine it."""
+        """γ/n. Near 1 the data determine the weights. Near 0 they do not, or the network fits all of them already."""
         return self.determined / self.weights
 
     def cells(self) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ class EquivarianceReport(Report):
 
     Attributes:
         layer: name of the module whose output was compared, ``""`` for the whole.
-        rows: exact and interpolated ones, in the order elements, angles, shifts.
+        rows: exact, strided and interpolated ones, in the order elements, angles, shifts.
 
     Example:
         >>> turn = ErrorRow("rotation 90°", "rotation", 1.5708, "exact", 5e-7, 0.0)
