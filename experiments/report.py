@@ -63,7 +63,10 @@ def report(folder: Path) -> str:
         curve = curve_table(members)
         if curve:
             parts += ["Accuracy against ω′ of all layers, which is fixed:", curve]
-            parts += ["The ω′ that is best on validation images, the paper's cross-validation:", chosen_table(members)]
+            parts += [
+                "The ω′ that is best on validation images, which the paper calls cross-validation:",
+                chosen_table(members),
+            ]
             parts += _text(folder / CHOSEN)
         learned = learned_table([result for result in members if not result.is_overridden])
         if learned:
@@ -98,7 +101,7 @@ def _text(path: Path) -> list[str]:
 
 def _scale_text(members: Sequence[Result]) -> str:
     scale, images = members[0].configuration, members[0].images
-    names = {"bf16-mixed": "bfloat16", "16-mixed": "float16", "32-true": "float32"}
+    names = {"bf16-mixed": "bfloat16 mixed precision", "16-mixed": "float16 mixed precision", "32-true": "float32"}
     rows: dict[str, list[str]] = {}
     for member in members:
         rows.setdefault(names[member.configuration.precision], []).append(member.row.name.partition("-")[0].upper())

@@ -32,13 +32,14 @@ class TiedKernel(StrictKernel):
 
     f_G depends on the group element, f_T on the position. Their means over the group and the positions are 0, so PK is
     K_strict. This
-    is equation (2) for κ = (1 + m) K_strict, since K_strict is steerable: both parts have the same weights, as in the
+    is equation (2) for κ = (1 + f) K_strict, since K_strict is steerable: both parts have the same weights, as in the
     paper.
 
     Args:
         config: fields, taps and sampled group.
-        all_directions: let the position change all channels differently in each direction, not only those that have no
-            group element of their own. This takes 1 + d filter banks in d dimensions.
+        all_directions: let the position make the filters of every channel heavier on one side, too. By default only
+            trivial fields and irreps of a group that is not trivial have this. It takes 1 + d filter banks in d
+            dimensions: ``kernel=functools.partial(TiedKernel, all_directions=True)``.
 
     Attributes:
         modulation: f_G of the output's channels, None where no weights would make K soft.

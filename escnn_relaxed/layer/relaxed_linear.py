@@ -32,8 +32,8 @@ class RelaxedLinear(RelaxedLayer):
 
     Features have no positions, so the field types are on ``escnn.gspaces.no_base_space(group)``. Each group element is
     represented by its usual matrix: Cₙ, Dₙ, SO(2) and O(2) on the plane; SO(3), O(3), the octahedral and the
-    icosahedral groups on space. Elements of Dₙ and O(2) that flip are reflections, also where a gspace of space has
-    half turns in their place. The group of two elements has a half turn. A layer of another group is strict.
+    icosahedral groups on space. Elements of Dₙ and O(2) that flip are reflections. (In some gspaces of space the same
+    group acts by half turns.) The group of two elements has a half turn. A layer of another group is strict.
 
     Take the mean over the pixels of a network's last layer, as in the example, and give it fields of the same
     representations on ``no_base_space(gspace.fibergroup)``.

@@ -178,10 +178,10 @@ class TransposedConvolution(RelaxedConvolution):
 class RelaxedR2ConvTransposed(TransposedConvolution):
     """A transposed convolution whose equivariance can be relaxed, in place of :class:`escnn.nn.R2ConvTransposed`.
 
-    It adds K, times the pixel, to the output around each pixel of the input. Where translation is soft, K depends on
-    the position of the output; that of a ``ContinuousKernel`` depends on the position of the input, so that the layer
-    is the adjoint of a :class:`~escnn_relaxed.RelaxedR2Conv`. With ``relax=None`` the layer is ``R2ConvTransposed``,
-    and its state dicts load.
+    For each pixel of the input it adds K, times its value, to the output around it. Where translation is soft, K
+    depends on the position of the output; that of a ``ContinuousKernel`` depends on the position of the input, so that
+    the layer is the adjoint of a :class:`~escnn_relaxed.RelaxedR2Conv`. With ``relax=None`` the layer is
+    ``R2ConvTransposed``, and its state dicts load.
 
     Args:
         in_type, out_type, kernel_size, dilation, groups, bias: as in :class:`~escnn_relaxed.RelaxedR2Conv`.

@@ -94,8 +94,8 @@ R3Conv.register(RelaxedR3Conv)
 class RelaxedR3ConvTransposed(TransposedConvolution):
     """A transposed convolution of volumes that can be relaxed, in place of :class:`escnn.nn.R3ConvTransposed`.
 
-    It is the adjoint of :class:`~escnn_relaxed.RelaxedR3Conv`, as
-    :class:`~escnn_relaxed.RelaxedR2ConvTransposed` is in the plane. With ``relax=None`` the layer is
+    It is :class:`~escnn_relaxed.RelaxedR2ConvTransposed` in three dimensions: where translation is strict the adjoint
+    of a :class:`~escnn_relaxed.RelaxedR3Conv` with the same kernel. With ``relax=None`` the layer is
     ``R3ConvTransposed``, and its state dicts load.
 
     Args:

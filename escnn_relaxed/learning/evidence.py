@@ -44,7 +44,7 @@ class SoftnessEvidence:
                 evidence.update(images[:128])
         print(evidence.table())
 
-    An update finds new δ by MacKay's fixed point with a prior of δ (docs/concepts/mathematics.md, *The evidence*)::
+    An update finds new δ by MacKay's fixed point. δ has a gamma prior, which counts as n₀ more weights of size σ₀::
 
         H = Fisher matrix of all observations over α       Σ = (H + diag δ)⁻¹
         γ = n − δ tr Σ                                     δ ← (γ + n₀) / (‖α‖² + n₀σ₀²)
@@ -60,7 +60,7 @@ class SoftnessEvidence:
 
     Args:
         network: any module. Its output, a tensor or a GeometricTensor, is that of the likelihood.
-        observations: N, the number of training inputs in all processes.
+        observations: N, the number of training inputs in all processes; with augmentation the number before it.
         likelihood: ``"categorical"`` for logits (batch, classes, …), ``"binary"`` for logits of any shape, or
             ``"gaussian"`` for a regression.
         seed: of the draws from the prediction.

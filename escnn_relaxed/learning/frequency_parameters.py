@@ -43,7 +43,7 @@ def frequency_penalty(network: nn.Module) -> Tensor:
 
 
 def parameter_groups(network: nn.Module, frequency_rate: float | None = None) -> list[dict[str, Any]]:
-    """Return groups for any torch optimiser: learned ω′, other soft parameters, both without weight decay, the rest.
+    """Return groups for any torch optimiser: learned ω′ and other soft parameters, without weight decay, and the rest.
 
     Weight decay would make layers strict whether or not the task is symmetric. Soft parameters are those of
     ``layer.soft_parameters()``. A parameter that layers share is there once. A group without parameters is left out.

@@ -26,10 +26,10 @@ class TrainingTrial:
     Attributes:
         subgroup: the subgroup.
         hardened: those in which both networks were strict.
-        rise: by how much the mean loss of a held-out input is higher where the subgroup is strict, in nats.
+        rise: by how much the mean loss of a held-out input is higher where the subgroup is strict.
         error: its standard error, by the spread over the inputs.
-        helps: whether softness in the subgroup helps: the rise is more than a few errors, and all held-out inputs
-            together make it 20 times as likely.
+        helps: whether softness in the subgroup helps: the rise is more than ``errors`` of these, and all held-out
+            inputs together make softness ``odds`` times as likely.
 
     Example:
         >>> TrainingTrial("rotation", ("reflection",), 0.31, 0.02, True).cells()
@@ -100,13 +100,17 @@ def which_softness_helps(
     Args:
         network: a network with soft layers. It stays as it is.
         train: trains the network that it is given in place, with a new optimiser.
-        losses: the loss of each held-out input of a network, (inputs,); it is called in eval mode.
+        losses: the loss of each held-out input of a network, (inputs,); it is called in eval mode. ``odds`` are those
+            of a negative log likelihood, as of cross entropy; divide squares by twice their variance.
         subgroups: those to try, any of ``"rotation"``, ``"reflection"``, ``"translation"``; where none is named, all in
             which a layer may be soft.
         errors: how many standard errors a rise must be above 0.
         odds: how many times as likely softness must make all held-out inputs together.
         seed: of the generators of torch, NumPy and Python before each training, which stay as they are outside. Make a
             data loader with a generator of its own anew in ``train``.
+
+    Returns:
+        A :class:`TrainingTrials`: ``helps`` for each subgroup, and ``network``, strict in all that needs no softness.
 
     Raises:
         TypeError: for an argument of the wrong type.
