@@ -82,7 +82,7 @@ class WeightGroup(NamedTuple):
     Attributes:
         subgroups: those that the kernel breaks through the weights.
         entries: parameters, each with the numbers of its entries.
-        needs_all: whether only a kernel that is strict in all of the subgroups has no use for the weights.
+        needs_all: whether the weights do nothing only once the kernel is strict in all of these, and not in one.
 
     Example:
         >>> of_both = WeightGroup(frozenset({"reflection", "rotation"}), [])

@@ -188,8 +188,8 @@ class RelaxedR2ConvTransposed(TransposedConvolution):
         padding: pixels cut away from the output on both sides, an integer or a pair (rows, columns).
         output_padding: pixels added to the output below and on the right, less than the larger of stride and dilation.
         stride: step in pixels of the output from one input point to the next, an integer or a pair of equal ones.
-        sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter, initialize: as there.
-        relax, learn_relaxation, keep, initial_softness, samples, kernel: as there.
+        sigma, frequencies_cutoff, rings, maximum_offset, recompute, basis_filter, initialize: as in ``RelaxedR2Conv``.
+        relax, learn_relaxation, keep, initial_softness, samples, kernel: as in ``RelaxedR2Conv``.
 
     Shape:
         GeometricTensor (batch, C_in, H, W) → (batch, C_out, H_out, W_out), with

@@ -28,8 +28,8 @@ class RelaxedR3Conv(RelaxedConvolution):
     Args:
         in_type, out_type, kernel_size, dilation, padding_mode, groups, bias: as in
             :class:`~escnn_relaxed.RelaxedR2Conv`.
-        sigma, frequencies_cutoff, rings, recompute, basis_filter, initialize: as there, too.
-        relax, learn_relaxation, initial_softness, kernel: as there.
+        sigma, frequencies_cutoff, rings, recompute, basis_filter, initialize: as in ``RelaxedR2Conv``.
+        relax, learn_relaxation, initial_softness, kernel: as in ``RelaxedR2Conv``.
         padding: voxels added on both sides, an integer or a triple (planes, rows, columns).
         stride: step between output points, an integer or a triple of equal ones.
         keep: group to which the layer stays exactly equivariant, however soft it is: ``"SO(2)"`` for all rotations
@@ -104,9 +104,9 @@ class RelaxedR3ConvTransposed(TransposedConvolution):
         output_padding: voxels added to the output behind, below and on the right, less than the larger of stride and
             dilation.
         stride: step in voxels of the output from one input point to the next, an integer or a triple of equal ones.
-        sigma, frequencies_cutoff, rings, recompute, basis_filter, initialize: as there.
+        sigma, frequencies_cutoff, rings, recompute, basis_filter, initialize: as in ``RelaxedR3Conv``.
         maximum_offset: does nothing, as in ``R3ConvTransposed``.
-        relax, learn_relaxation, keep, initial_softness, samples, kernel: as there.
+        relax, learn_relaxation, keep, initial_softness, samples, kernel: as in ``RelaxedR3Conv``.
 
     Shape:
         GeometricTensor (batch, C_in, D, H, W) → (batch, C_out, D_out, H_out, W_out).
