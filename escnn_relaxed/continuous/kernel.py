@@ -293,8 +293,8 @@ class ContinuousKernel:
             subclass of :class:`~escnn_relaxed.continuous.KernelNet`.
         hidden_size: J, the number of hidden values of the kernel net. Default: 32, the paper's.
         filter_frequency: ω of ``"position"``, ``"rotation"``, ``"reflection"``, or one number for the position.
-            Default: 0.12 for each pixel of the radius k/2. With 0.05 kernels of 5×5 and 7×7 turn about as well
-            between pixels as those of ``R2Conv``. What a lower ω loses in training was not measured.
+            Default: 0.12 for each pixel of the radius k/2. With 0.05 in its place kernels of 5×5 and 7×7 turn
+            about as well between pixels as those of ``R2Conv``. What a lower ω loses in training was not measured.
         rotation_coordinates: ``"circle"``: a rotation is (cos θ, sin θ), which is smooth and may learn its ω′.
             ``"log"``: it is its angle over 2π, the paper's form, where ω of the relative rotation is 1 by default. A
             ``FourierKernel`` is then smooth on the circle at whole numbers alone; a warning says where it is not. A

@@ -119,8 +119,8 @@ class Kernel(nn.Module, ABC):
         frequency: ω′ of each subgroup that it may be soft in.
         default_softness: the softness s at the start.
         basis: the steerable basis of the strict part, None without one.
-        cannot_be_soft: subgroups that were to be soft where no weights would make K so.
-        is_factored: whether :meth:`filters` says all of K; else K is made at every pixel where translation is soft.
+        cannot_be_soft: subgroups that ``relax`` names and in which no weights could make K soft.
+        is_factored: whether :meth:`filters` returns all of K; else K is made at every pixel where translation is soft.
         is_random: whether a forward in the present mode draws the samples of the group.
         relaxed_by: the quantity that relaxes K in words; empty where it is ω′.
 

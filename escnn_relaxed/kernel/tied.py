@@ -31,7 +31,7 @@ class TiedKernel(StrictKernel):
     """K = K_strict ⊙ (1 + f_G) ⊙ (1 + f_T), with modulations of a few weights for each output field.
 
     f_G depends on the group element, f_T on the position. Their means over the group and the positions are 0, so PK is
-    K_strict. Both parts have the same weights, as in the paper: this is equation (2) of docs/concepts/mathematics.md for
+    K_strict. Both parts have the same weights, as in the paper: this is equation (2) of the page *Mathematics* for
     κ = (1 + f) K_strict, since K_strict is steerable.
 
     Args:

@@ -70,8 +70,9 @@ class SoftnessEvidence:
         ValueError: for another likelihood, a number that is too small, or a network without soft weights that learn.
 
     Example:
+        >>> import torch
         >>> from escnn import gspaces
-        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
         >>> from torch.nn.functional import cross_entropy
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> image = gspace.type(gspace.trivial_repr)
@@ -81,7 +82,6 @@ class SoftnessEvidence:
         >>> images, labels = torch.randn(100, 1, 5, 5), torch.randint(0, 2, (100, 1, 1))
         >>> evidence.update(image(images))
         >>> loss = cross_entropy(layer(image(images)).tensor, labels) + evidence.penalty()
-        >>> evidence.decay(0.01)  # beside each step, in place of the penalty in the loss
         >>> [(row.subgroup, row.weights) for row in evidence.table()]
         [('rotation', 4)]
     """
@@ -228,9 +228,9 @@ class SoftnessEvidence:
 
         Each subgroup is hardened in all layers together, that of the least γ/n first. If it does not stay strict, it is
         tried in each layer alone. A trial makes it soft again if Δ, the rise of the negative log likelihood of all N
-        observations, less its error, is above what is needed: twice the Occam factor of the weights that go, and log
-        20. The Occam factor is what they cost in log p(data), ½ (δ‖α‖² + log det(Σ⁻¹/δ)). γ/n does not decide, because
-        it is near 0 in a perfect fit, too.
+        observations, less its error, is above what is needed: twice the Occam factor of the weights that go, plus
+        log 20. The Occam factor is what they cost in log p(data), ½ (δ‖α‖² + log det(Σ⁻¹/δ)). γ/n does not decide,
+        because it is near 0 in a perfect fit, too.
 
         Nothing is trained, so a symmetry that the data keep can look broken where other weights count on its softness.
         :func:`~escnn_relaxed.learning.which_softness_helps` trains further, and raises fewer such alarms.

@@ -32,7 +32,7 @@ class HardeningTrial:
         weights: n, the number of soft weights that go, those of functions of several subgroups with them.
         determined: γ, the number of them that the data determine.
         occam_factor: by how much log p(data) falls for having these weights where they fit nothing better.
-        needed: the rise that softness has to be worth: twice the Occam factor and log 20.
+        needed: the rise that softness has to be worth: twice the Occam factor, plus log 20.
         rise: the rise Δ that was found: by how much the negative log likelihood of all observations is higher where the
             layers are strict.
         error: its standard error, by the spread over the inputs.
