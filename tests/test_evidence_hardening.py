@@ -68,7 +68,6 @@ def test_hardening_goes_subgroup_by_subgroup_and_then_layer_by_layer() -> None:
 
 
 def test_layer_that_breaks_mirrors_by_weights_of_rotation_is_hardened_in_them() -> None:
-    """Between a regular and a trivial field there are weights of rotation alone, which break mirrors, too."""
     torch.manual_seed(1)
     image, hidden = small.field_type("D4", "trivial"), small.field_type("D4", "regular")
     first, second = (RelaxedR2Conv(*ends, 3, initial_softness=0.2) for ends in ((image, hidden), (hidden, image)))

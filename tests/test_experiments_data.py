@@ -126,11 +126,14 @@ def test_processes_train_on_different_images_in_as_many_whole_batches_and_evalua
         assert {len(list(part)) for part in parts} == {len(part) for part in parts} == {steps}
 
 
-def test_augmentation_is_drawn_by_its_seed_and_leaves_other_draws_alone() -> None:
+def test_augmentation_is_drawn_by_its_seed_mirrors_where_it_may_and_leaves_other_draws_alone() -> None:
     pytest.importorskip("kornia")
     images, augmentation, before = torch.rand(40, 3, 8, 8), Augmentation(8, False), torch.get_rng_state()
     results = augmentation(images, 1, 2)
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(augmentation(images, 1, 2), results)
     assert not torch.equal(augmentation(images, 2, 1), results)
-    assert 0 < results.mean() < images.mean()  # shifted, with zeros from the border
+    for flips in (True, False):
+        columns = Augmentation(8, flips)(torch.arange(1.0, 9).expand(40, 3, 8, 8), 1, 2).amax((1, 2))
+        is_mirrored = ((columns.diff() < 0) & (columns[:, 1:] > 0)).any(1)  # falls to the right, where it was to rise
+        assert is_mirrored.any() == flips

@@ -42,7 +42,6 @@ def test_the_penalty_pulls_the_frequency_to_zero_where_no_task_does() -> None:
 
 
 def test_layer_that_is_strict_at_first_can_learn_its_frequency() -> None:
-    """Were ω′ and the soft weights both 0, neither would have a gradient."""
     image, hidden = small.field_type("C4", "trivial"), small.field_type("C4", "regular")
     trained, options = R2Conv(image, hidden, 3), {"relax": {"rotation": 0.0}, "learn_relaxation": True}
     loaded = RelaxedR2Conv(image, hidden, 3, **options)
@@ -50,4 +49,4 @@ def test_layer_that_is_strict_at_first_can_learn_its_frequency() -> None:
     for layer in (loaded, relax_network(trained, **options)):
         assert layer.softness() == 0
         layer(image(torch.randn(2, 1, 5, 5))).tensor.square().sum().backward()
-        assert layer.domain_frequency["rotation"].grad.abs() > 0
+        assert layer.domain_frequency["rotation"].grad.abs() > 0  # 0 where the soft weights are 0, too

@@ -187,7 +187,11 @@ IMAGE = FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
         (lambda: RelaxedLinear(*[fields("Klein")] * 2, relax=("rotation",)), ValueError, "no action on the plane"),
         (lambda: RelaxedLinear(*[fields("SO(3)")] * 2, samples=5), ValueError, "multiple of 24"),
         (lambda: RelaxedLinear(D4, D4)(D4(torch.zeros(2, D4.size, dtype=torch.int64))), TypeError, "floating-point"),
-        (lambda: RelaxedLinear(D4, D4).evaluate_output_shape((2, 3)), ValueError, r"\(batch, 20\), got \(2, 3\)"),
+        (
+            lambda: RelaxedLinear(D4, D4).evaluate_output_shape((2, 3)),
+            ValueError,
+            r"must be \(batch, 20\), got \(2, 3\)",
+        ),
         (lambda: RelaxedLinear(C4, C4, keep=True), TypeError, "keep must be the id of a subgroup .*, got True"),
     ],
 )

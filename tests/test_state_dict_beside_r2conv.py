@@ -87,7 +87,6 @@ def test_state_in_another_basis_is_the_same_layer(dimension: int, relax: str | N
     assert relative_error(layer.filter.detach(), trained.expand_parameters()[0].detach()) <= SINGLE_REORDERED
     layer.load_state_dict(trained.state_dict())
     assert torch.equal(layer.weights, trained.weights)
-    # In half precision too, whose basis is rounded.
     layer.load_state_dict({name: value.bfloat16() for name, value in trained.state_dict().items()})
     assert torch.equal(layer.weights, trained.weights.bfloat16().float())
 

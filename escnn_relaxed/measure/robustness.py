@@ -152,9 +152,9 @@ def robustness_report(
         for chunk, some in zip(*chunks, strict=True):
             network = MeasuredNetwork(classifier, None, chunk, in_type, None, ("",), output)
             passes = list(network.passes(elements, angles, shifts))
-            logits = network.whole[""].tensor
-            classes = _classes_of(network.whole[""])
-            _check_range(some, max(logits[0].numel(), 2), logits)
+            whole = network.whole[""]
+            classes = _classes_of(whole)
+            _check_range(some, whole.tensor)
             right += int((classes == some.to(classes.device)).sum())
             names = [passed.description("") for passed in passes]
             sums = sums + torch.stack([_sums(passed, some) for passed in passes])
@@ -190,8 +190,9 @@ def _check_labels(data: Any, labels: Any) -> int:
     return count
 
 
-def _check_range(labels: Tensor, classes: int, logits: Tensor) -> None:
+def _check_range(labels: Tensor, logits: Tensor) -> None:
     """Raise unless labels are classes of the output, and the output is finite."""
+    classes = max(logits[0].numel(), 2)  # one logit tells two classes
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(
             f"labels must be in 0 to {classes - 1}, the classes of the output, got {labels.min()} to {labels.max()}"

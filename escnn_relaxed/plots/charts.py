@@ -67,8 +67,8 @@ def plot_equivariance_error(
 
     Filled circles are exact rotations, open ones those that interpolate; a sweep in steps of 30° or less is a line.
     Dashed lines or crosses are what interpolation alone costs. A strict network is at 0 in the exact rotations. Between
-    them it is above the dashed line: its kernels have pixels, and its group may not hold the angle. A
-    reflection is y → −y and then a turn; its triangle stands at the angle of that turn.
+    them it is above the dashed line: its kernels have pixels, and its group may not hold the angle. A reflection
+    is y → −y and then a turn; its triangle stands at the angle of that turn.
 
     Args:
         reports: of :func:`~escnn_relaxed.equivariance_error`, a sweep over angles for instance; several by label.
