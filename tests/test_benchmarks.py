@@ -19,6 +19,7 @@ from torch import Tensor
 
 from benchmarks.shared.run_log import Log
 from benchmarks.symmetry import discovery, forecasts, report, runs, training, turns
+from benchmarks.symmetry.bodies import FreeBias
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.results import grouped, read, rows_of
 from benchmarks.symmetry.runs import CHOOSING_SEED, Place
@@ -128,15 +129,18 @@ def change(network: torch.nn.Module, images: Tensor, element: turns.Element) -> 
     ("task", "group", "side"),
     [("digits", "SO(2)", 33), ("ddmnist", "D4", 57), ("faces", "D2", 25), ("quadrant", "T", 32)],
 )
-def test_strict_pooled_networks_are_invariant_and_those_with_a_free_head_are_not(
+def test_strict_pooled_networks_are_invariant_and_those_with_a_free_head_or_free_biases_are_not(
     task: str, group: str, side: int
 ) -> None:
     frame = TASKS[task].frame
     images = torch.randn(2, frame.channels, side, side)
     # Turns by odd multiples of 45° are interpolated, so that SO(2) is tried with the others.
     elements = turns.ELEMENTS["C4" if group == "SO(2)" else group][1:]
-    for head, is_invariant in (("pooled", True), ("free", False)):
-        network = frame.build(group, Way(head=head), Setting(), (2,) * len(frame.widths))
+    for way, is_invariant in ((Way(), True), (Way(head="free"), False), (Way(has_free_biases=True), False)):
+        network = frame.build(group, way, Setting(), (2,) * len(frame.widths))
+        for module in network.modules():
+            if isinstance(module, FreeBias):
+                torch.nn.init.normal_(module.bias)
         found = [change(network, images, element) for element in elements]
         assert (max(found) < 1e-4) == (min(found) < 1e-4) == is_invariant
 

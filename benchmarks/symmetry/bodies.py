@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,13 +48,16 @@ class Layers:
     restricts: bool = False
     # Opposite sides of an image are one.
     is_periodic: bool = False
+    # After each layer a bias for each channel, times waves along so many axes; None for none.
+    bias_axes: int | None = None
 
     def __call__(
         self, in_type: FieldType, out_type: FieldType, size: int, is_last: bool = False, **arguments: Any
     ) -> nn.Module:
         """Return one convolution."""
         options = {"padding_mode": "circular"} if self.is_periodic else {}
-        return (self.last if is_last else self.layer)(in_type, out_type, size, **arguments, **options)
+        layer = (self.last if is_last else self.layer)(in_type, out_type, size, **arguments, **options)
+        return layer if self.bias_axes is None else enn.SequentialModule(layer, FreeBias(out_type, self.bias_axes))
 
     def pooling(self, fields: FieldType) -> nn.Module:
         """Return anti-aliased pooling by 2."""
@@ -139,6 +143,27 @@ class _Residual(Module):
     def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:
         """(batch, C_in, H, W) → (batch, C_out, H/stride, W/stride)."""
         return self.activation(self.body(input) + self.shortcut(input))
+
+
+class FreeBias(Module):
+    """A bias for each channel and not for each field: the simplest way to break the symmetry of the kernels before it.
+
+    Along the last axes of an image that a symmetry shifts, there are two biases, times cos and sin of the place.
+    """
+
+    def __init__(self, in_type: FieldType, axes: int) -> None:
+        super().__init__()
+        self.in_type = self.out_type = in_type
+        self.axes, self.bias = axes, nn.Parameter(torch.zeros(in_type.size, max(2 * axes, 1)))
+
+    def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:
+        """(batch, C, H, W) → the same shape."""
+        shape = input.tensor.shape[2:]
+        places = torch.meshgrid(*(2 * math.pi / side * torch.arange(side) for side in shape), indexing="ij")
+        waves = [wave(place) for place in places[2 - self.axes :] for wave in (torch.cos, torch.sin)]
+        return self.out_type(
+            input.tensor + (self.bias @ torch.stack(waves or [torch.ones(shape)]).flatten(1)).view(-1, *shape)
+        )
 
 
 class _TorusPooling(Module):

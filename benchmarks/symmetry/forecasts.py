@@ -98,7 +98,8 @@ class ForecastFrame:
         velocity = [gspace.irrep(1)] if gspace.fibergroup.order() > 1 else [gspace.trivial_repr] * 2
         state = FieldType(gspace, [*velocity, gspace.trivial_repr])
         types = [state, *(regular(gspace, width) for width in widths)]
-        convolution = Layers(*way.layers(setting, self.relax))
+        axes = int(self.is_periodic) if way.has_free_biases else None
+        convolution = Layers(*way.layers(setting, self.relax), bias_axes=axes)
         # Pixels that come in from the other side are put there before.
         padding = (KERNEL_SIZE // 2, 0 if self.is_periodic else KERNEL_SIZE // 2)
         layers = [convolution(*ends, KERNEL_SIZE, padding=padding) for ends in pairwise(types)]

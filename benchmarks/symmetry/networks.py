@@ -118,7 +118,8 @@ class Frame:
         """Return the network of a way, with so many fields in each layer or stage."""
         gspace = way.gspace(group)
         in_type = FieldType(gspace, [gspace.trivial_repr] * self.channels)
-        layers = Layers(*way.layers(setting, self.relax), way.restricts, self.is_periodic)
+        axes = 2 * self.is_periodic if way.has_free_biases else None
+        layers = Layers(*way.layers(setting, self.relax), way.restricts, self.is_periodic, axes)
         plain = functools.partial(plain_stages, last_kernel=self.last_kernel)
         body = enn.SequentialModule(*(residual_stages if self.is_residual else plain)(in_type, layers, widths))
         # On a torus a free head sees the place: all 4×4 pixels of the last map.

@@ -120,6 +120,7 @@ OF_TRANSLATION = ("R2Conv", "RelaxedR2Conv", "RelaxedR2Conv, evidence")
 OF_PLACES = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, directions", "RelaxedR2Conv, evidence")
 OF_FEW_IMAGES = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, evidence")
 LAST_STAGE, DECOUPLED = ("RelaxedR2Conv, last stage",), ("RelaxedR2Conv, decoupled evidence",)
+FREE_BIASES = ("R2Conv, free biases",)
 OF_IRREPS = tuple(way for way in MAIN if way != "R2Conv, soft head")
 CELLS: tuple[Cell, ...] = (
     *_block("digits", "C8", 1000, MAIN),
@@ -151,4 +152,12 @@ CELLS: tuple[Cell, ...] = (
     *_block("digits", "C8", 100, DECOUPLED),
     *_block("digits", "C8", 300, DECOUPLED),
     *_block("digits", "C8", 1000, DECOUPLED),
+    *_block("digits", "C8", 1000, FREE_BIASES),
+    *_block("digits", "D4", 1000, FREE_BIASES),
+    *_block("digits", "C8", 300, FREE_BIASES),
+    *_block("digits", "C8", 100, FREE_BIASES),
+    *_block("glyphs", "C4", 500, FREE_BIASES),
+    *_block("smoke", "C4", 5, FREE_BIASES, SIX),
+    *_block("smoke, translation", "T1", 5, FREE_BIASES, THREE),
+    *_block("quadrant", "T", 3000, FREE_BIASES, THREE),
 )

@@ -66,6 +66,8 @@ class Way:
     groups: dict[str, str] = field(default_factory=dict)
     # Layers have as many channels as those of ``R2Conv``, and not as many parameters.
     is_as_wide: bool = False
+    # After each layer a bias for each channel, and not for each field.
+    has_free_biases: bool = False
     # What validation chooses among; the rate is chosen with the first.
     settings: tuple[Setting, ...] = (Setting(),)
 
@@ -115,6 +117,7 @@ FURTHER_WAYS: dict[str, Way] = {
 ADDED_WAYS: dict[str, Way] = {
     "RelaxedR2Conv, last stage": Way(RelaxedR2Conv, only_last=True),
     "RelaxedR2Conv, decoupled evidence": Way(RelaxedR2Conv, is_learned=True, is_decoupled=True),
+    "R2Conv, free biases": Way(has_free_biases=True),
     # Of soft translation alone.
     "RelaxedR2Conv, directions": Way(WITH_DIRECTIONS),
 }
