@@ -39,11 +39,6 @@ class Row:
     is_memory: bool = False
 
 
-def rows() -> Iterator[Row]:
-    """Return the rows of docs/results/cost.md, volumes.md and learning.md."""
-    return chain(_rotation_rows(), _translation_rows(), _volume_rows(), _evidence_rows())
-
-
 def irreps(gspace: Any, fields: int) -> FieldType:
     """Irreps of a continuous group up to frequency 2."""
     return FieldType(gspace, [gspace.irrep(frequency) for frequency in range(3)] * fields)
@@ -186,7 +181,7 @@ def main() -> None:
     device = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"{platform.machine()}, 1 thread"
     print(f"{device}, torch {torch.__version__}\n")
     print("| float32 | against | ratio | quartiles | ms |\n|---|---|---|---|---|")
-    for row in rows():
+    for row in chain(_rotation_rows(), _translation_rows(), _volume_rows(), _evidence_rows()):
         if any(part in row.name for part in arguments.rows.split(";")):
             print(f"| {row.name} | {row.against} | {_measured(row, arguments.repetitions)} |", flush=True)
 

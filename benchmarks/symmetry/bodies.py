@@ -161,9 +161,8 @@ class FreeBias(Module):
         shape = input.tensor.shape[2:]
         places = torch.meshgrid(*(2 * math.pi / side * torch.arange(side) for side in shape), indexing="ij")
         waves = [wave(place) for place in places[2 - self.axes :] for wave in (torch.cos, torch.sin)]
-        return self.out_type(
-            input.tensor + (self.bias @ torch.stack(waves or [torch.ones(shape)]).flatten(1)).view(-1, *shape)
-        )
+        biases = self.bias @ torch.stack(waves or [torch.ones(shape)]).flatten(1)
+        return self.out_type(input.tensor + biases.view(-1, *shape))
 
 
 class _TorusPooling(Module):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -260,7 +259,7 @@ def train(network: nn.Module, split: Split, epochs: int, evidence: SoftnessEvide
 
 
 def discover(case: Case, images: int, seed: int, root: Path | None, by: str) -> dict[str, Any]:
-    """Return what both ways find in one case, and the seconds that each took; or what the test of poses finds."""
+    """Return what both ways find in one case, or what the test of poses finds."""
     pixels, classes = case.draw(images + DECIDING[by][1], torch.Generator().manual_seed(1000 + seed), root)
     if by == "poses":
         rows = pose_test(pixels[:images], GSPACES[case.group](), seed=seed).rows
@@ -274,26 +273,21 @@ def discover(case: Case, images: int, seed: int, root: Path | None, by: str) -> 
     network = Network(case.group, int(classes.max()) + 1)
     evidence = SoftnessEvidence(network, images)
     deciding = first(trained, few) if by == "training" else held_out
-    start = time.process_time()
     train(network, trained, EPOCHS, evidence)
-    end = time.process_time()
 
     def losses(copy: nn.Module) -> Tensor:
         return functional.cross_entropy(copy(deciding[0]), deciding[1], reduction="none")
 
     trials = which_softness_helps(network, lambda copy: train(copy, trained, FURTHER), losses, seed=seed)
-    last = time.process_time()
     network.eval()
     accuracy = 100 * (network(held_out[0]).argmax(1) == held_out[1]).double().mean().item()
     report = [trial for trial in evidence.harden(*deciding) if len(trial.layers) > 1]
     return {
         "training on": trials.helps,
         "at once": {trial.subgroup: not trial.is_hardened for trial in report},
-        # Rises of the loss, with their errors; of a way that decides at once beside what is needed.
-        "trials": [[row.subgroup, list(row.hardened), round(row.rise, 5), round(row.error, 5)] for row in trials.rows],
-        "report": [[row.subgroup, *(round(v, 2) for v in (row.needed, row.rise, row.error))] for row in report],
+        # Rises of the loss, with their errors.
+        "trials": [[row.subgroup, list(row.hardened), round(row.rise, 4), round(row.error, 4)] for row in trials.rows],
         "accuracy": accuracy,
-        "seconds": {"training": round(end - start, 2), "training on": round(last - end, 2)},
     }
 
 

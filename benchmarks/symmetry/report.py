@@ -3,8 +3,7 @@
     python -m benchmarks.symmetry.report [--log FILE.jsonl …]
 
 Runs of the logs join those of the results, which hold what tables need in a row for each run. On the pages the text
-between ``<!-- symmetry: NAME -->`` and ``<!-- end -->`` is written anew. A number in brackets says of how many seeds a
-cell is where others have more.
+between ``<!-- symmetry: NAME -->`` and ``<!-- end -->`` is written anew.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ SOFT = "RelaxedR2Conv"
 MAIN_TABLES = (("digits", "C8", 1000), ("digits", "D4", 1000))
 # Where softness sits → the way that has it there.
 PLACES = {
+    "in the biases": "R2Conv, free biases",
     "in the head": "R2Conv, soft head",
     "in the last stage": "RelaxedR2Conv, last stage",
     "everywhere": SOFT,
     "everywhere, and a free head": "RelaxedR2Conv, free head",
 }
-COMMAND = "python -m benchmarks.symmetry --data DIRECTORY --output FILE.jsonl"
 # One colour for each way.
 COLOURS = {
     "R2Conv": "#0072b2",
@@ -50,6 +49,7 @@ COLOURS = {
     "RelaxedR2Conv, last stage": "#f0a070",
     "RelaxedR2Conv, decoupled evidence": "#702000",
     "R2Conv, soft head": "#cc79a7",
+    "R2Conv, free biases": "#c0a000",
     "R2Conv, free head, turned copies": "#009e73",
     "RestrictionModule": "#7060a0",
     "Conv2d": "#404040",
@@ -117,13 +117,13 @@ def _verdict(found: Sequence[float]) -> str:
 
 def _fields(parts: Sequence[Part]) -> str:
     """Return errors of forecasts, a row for each way and level."""
-    rows, seeds = [], _most_seeds(parts)
+    rows = []
     for part in parts:
         for way, by_seed in part.ways.items() if part.is_forecast else ():
-            scores = (part.values(way, name) for name in ("error", "rollout", "turned", "change"))
             parameters = f"{next(iter(by_seed.values()))['parameters']:,.0f}"
-            cells = (cell(found, seeds[part.family]) for found in scores)
-            rows.append([f"{part.task}, {part.title}", f"`{way}`", parameters, *cells])
+            cells = (cell(part.values(way, name), len(by_seed)) for name in ("rollout", "turned", "change"))
+            error = cell(part.values(way, "error"), 0)
+            rows.append([f"{part.task}, {part.title}", f"`{way}`", parameters, error, *cells])
     header = ("task", "way", "parameters", "next frame, %", "ten frames, %", "turned films, %", "change, %")
     return table(header, rows)
 
@@ -153,28 +153,25 @@ def _places(parts: Sequence[Part]) -> str:
 def tables(parts: Sequence[Part]) -> dict[str, str]:
     """Return all scores of all ways, for each family of poses."""
     found: dict[str, list[str]] = defaultdict(list)
-    seeds = _most_seeds(parts)
     for part in (some for some in parts if len(some.ways) > 1):  # one way alone compares nothing
-        most = seeds[part.family]
-        words = f"{most} seeds, or as many as the brackets say" if most > 1 else "one seed"
-        found[part.family].append(f"*{part.title}*, {words}\n\n{_full(part, most)}")
+        found[part.family].append(f"*{part.title}*\n\n{_full(part)}")
     return {name: "\n\n".join(texts) for name, texts in found.items()}
 
 
-def _full(part: Part, seeds: int) -> str:
+def _full(part: Part) -> str:
     """Return a row for each way with all its scores."""
-    rows = []
+    rows, agreement = [], "change" if part.is_forecast else "agreement"
     for way, by_seed in part.ways.items():
-        first = next(iter(by_seed.values()))
+        first, seeds = next(iter(by_seed.values())), len(by_seed)
         averaged = [row["averaged"] - row["as is"] for row in by_seed.values() if "averaged" in row]
         gained = [] if way == part.head(part.score) else part.gains(way, part.score)
-        scores = {name: part.values(way, name) for name in (part.score, "turned", part.agreement, "worst")}
-        score, *more = (cell(found, seeds) for found in scores.values())
-        cells = [f"`{way}`", score, signed(cell(gained, seeds)), *more, signed(cell(averaged, seeds))]
+        more = (cell(part.values(way, name), seeds) for name in ("turned", agreement, "worst"))
+        cells = [f"`{way}`", cell(part.values(way, part.score), 0), signed(cell(gained, seeds)), *more]
+        cells.append(signed(cell(averaged, seeds)))
         cells += [cell(part.values(way, "at equal time"), seeds), f"{first['parameters']:,.0f}"]
         cells.append(f"{first['rate']:g}" + (f", {first['setting']}" if first.get("setting") else ""))
         rows.append([*cells, *(f"{median(part.values(way, name)):.0f}" for name in ("epochs", "seconds"))])
-    names = (part.score, "gain", "turned", part.agreement, "worst", "averaged", "equal time")
+    names = (part.score, "gain", "turned", agreement, "worst", "averaged", "equal time")
     return table(["", *names, "parameters", "rate", "epochs", "seconds"], rows)
 
 
@@ -187,15 +184,8 @@ def _missing(results: Results) -> str:
     rows = [[name, f"{sum(done)} of {len(done)}"] for name, done in wanted.items() if not all(done)]
     if not rows:
         return "All runs of the protocol are there."
-    return f"{table(['part of the protocol', 'runs that are there'], rows)}\n\n    {COMMAND}"
-
-
-def _most_seeds(parts: Sequence[Part]) -> dict[str, int]:
-    """Return the most seeds of a way in each family of poses."""
-    found: dict[str, int] = defaultdict(int)
-    for part in parts:
-        found[part.family] = max(found[part.family], *map(len, part.ways.values()))
-    return found
+    command = "python -m benchmarks.symmetry --data DIRECTORY --output FILE.jsonl"
+    return f"{table(['part of the protocol', 'runs that are there'], rows)}\n\n    {command}"
 
 
 def draw(results: Results, path: Path) -> None:

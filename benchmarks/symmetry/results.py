@@ -56,20 +56,17 @@ class Part:
         return "error" if self.is_forecast else "accuracy"
 
     @property
-    def agreement(self) -> str:
-        """The number that says how far outputs of turned copies are those of the data."""
-        return "change" if self.is_forecast else "agreement"
-
-    @property
     def sign(self) -> int:
         """The sign with which more of the score is better."""
         return -1 if self.is_forecast else 1
 
     def head(self, score: str) -> str | None:
         """Return the strict head of the better mean of a score, None where one of the two is missing."""
-        if not all(self.values(head, score) for head in HEADS):
+        # Where the outputs are fields without a group, no head is freer than another.
+        heads = HEADS[:1] if self.task == "smoke, translation" else HEADS
+        if not all(self.values(head, score) for head in heads):
             return None
-        return max(HEADS, key=lambda head: self.sign * fmean(self.values(head, score)))
+        return max(heads, key=lambda head: self.sign * fmean(self.values(head, score)))
 
     def values(self, way: str, score: str) -> list[float]:
         """Return a score of each seed that has it."""

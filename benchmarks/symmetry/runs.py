@@ -25,6 +25,8 @@ from escnn_relaxed.baselines import ResidualR2Conv
 # The seed of the trials by which rates and settings are chosen, which no run of a table has.
 CHOOSING_SEED = 100
 RATES = (0.003, 0.01, 0.03)
+# How many times the rounds, and the patience, of ways whose batches are turned copies.
+LONGER = 3
 # Ways of the same task, pose and seed share their data.
 _load = functools.lru_cache(maxsize=4)(lambda load, *arguments: load(*arguments))
 
@@ -70,7 +72,8 @@ def trained(cell: Cell, setting: Setting, rate: float, rule: Rule, place: Place)
         # The loss is the mean of an image, and so is the prior's part of it.
         return torch.stack(squares).sum() / (2 * setting.deviation**2) / cell.images
 
-    rule = rule.with_copies() if way.turned else rule
+    if way.turned:  # each epoch draws other copies, so the loss falls slowly and with more noise
+        rule = Rule(rule.factors, LONGER * rule.patience, tuple(LONGER * most for most in rule.rounds))
     penalty = None if setting.deviation is None else prior
     course = fit(network, way, data, rate, rule, task.objective, varied, penalty=penalty, pause=place.pause)
     return network, data, course

@@ -25,8 +25,6 @@ from escnn_relaxed import SoftnessEvidence
 EVALUATION_BATCH = 100
 # The fewest steps of a round.
 FEWEST_STEPS = 15
-# How many times the rounds, and the patience, of ways whose batches are turned copies.
-LONGER_WITH_COPIES = 3
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
@@ -55,11 +53,6 @@ class Rule:
     patience: int = 4
     # The most rounds of each stage.
     rounds: tuple[int, ...] = (80, 20)
-
-    def with_copies(self) -> Rule:
-        """Return the rule for turned copies: each epoch draws others, so the loss falls slowly and with more noise."""
-        rounds = tuple(LONGER_WITH_COPIES * most for most in self.rounds)
-        return Rule(self.factors, LONGER_WITH_COPIES * self.patience, rounds)
 
 
 @dataclass
