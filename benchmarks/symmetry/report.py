@@ -50,6 +50,7 @@ COLOURS = {
     "RelaxedR2Conv, decoupled evidence": "#702000",
     "R2Conv, soft head": "#cc79a7",
     "R2Conv, free biases": "#c0a000",
+    "RelaxedR2Conv, free biases": "#000000",
     "R2Conv, free head, turned copies": "#009e73",
     "RestrictionModule": "#7060a0",
     "Conv2d": "#404040",

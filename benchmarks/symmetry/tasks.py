@@ -120,7 +120,7 @@ OF_TRANSLATION = ("R2Conv", "RelaxedR2Conv", "RelaxedR2Conv, evidence")
 OF_PLACES = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, directions", "RelaxedR2Conv, evidence")
 OF_FEW_IMAGES = ("R2Conv", "R2Conv, free head", "RelaxedR2Conv", "RelaxedR2Conv, evidence")
 LAST_STAGE, DECOUPLED = ("RelaxedR2Conv, last stage",), ("RelaxedR2Conv, decoupled evidence",)
-FREE_BIASES = ("R2Conv, free biases",)
+FREE_BIASES = "R2Conv, free biases", "RelaxedR2Conv, free biases"
 OF_IRREPS = tuple(way for way in MAIN if way != "R2Conv, soft head")
 CELLS: tuple[Cell, ...] = (
     *_block("digits", "C8", 1000, MAIN),

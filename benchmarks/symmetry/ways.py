@@ -118,6 +118,7 @@ ADDED_WAYS: dict[str, Way] = {
     "RelaxedR2Conv, last stage": Way(RelaxedR2Conv, only_last=True),
     "RelaxedR2Conv, decoupled evidence": Way(RelaxedR2Conv, is_learned=True, is_decoupled=True),
     "R2Conv, free biases": Way(has_free_biases=True),
+    "RelaxedR2Conv, free biases": Way(RelaxedR2Conv, has_free_biases=True),
     # Of soft translation alone.
     "RelaxedR2Conv, directions": Way(WITH_DIRECTIONS),
 }
