@@ -1,10 +1,10 @@
-"""Does softness help on my data? Train two strict networks and two soft ones, five seeds each.
+"""Does softness help on my data? Train three strict networks and two soft ones, five seeds each.
 
     python examples/does_softness_help.py                 # scikit-learn's digits, upright
     python examples/does_softness_help.py --turned 180    # the same digits, each turned by up to 180°
 
-One strict network ends in group pooling, which is blind to the pose, and one in a free head, a linear map of all
-channels, which sees it. The soft ones end in group pooling.
+Strict layers end in group pooling, which is blind to the pose, or in a free head, a linear map of all channels, which
+sees it; or they have free biases, one for each channel, and group pooling. The soft ones end in group pooling.
 
 It needs scikit-learn. For your own data copy this file and change the part between the lines.
 docs/how-to/does-softness-help.md says how to read the table.
@@ -18,6 +18,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
 from escnn import gspaces, nn
@@ -86,10 +87,33 @@ class Network(torch.nn.Module):
 # ---------------------------------------------------------------------------------------
 
 
+class FreeBias(nn.EquivariantModule):
+    """A bias for each channel and not for each field, so that each rotation may have its own."""
+
+    def __init__(self, fields: nn.FieldType) -> None:
+        super().__init__()
+        self.in_type = self.out_type = fields
+        self.bias = torch.nn.Parameter(torch.zeros(fields.size, 1, 1))
+
+    def forward(self, input: nn.GeometricTensor) -> nn.GeometricTensor:
+        """(batch, channels, H, W) → the same shape."""
+        return self.out_type(input.tensor + self.bias)
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the input."""
+        return input_shape
+
+
+def with_free_biases(before: nn.FieldType, after: nn.FieldType, size: int, **options: Any) -> nn.SequentialModule:
+    """Return a strict convolution with free biases."""
+    return nn.SequentialModule(nn.R2Conv(before, after, size, **options), FreeBias(after))
+
+
 # The layer of each network, whether its head is free, whether it learns with the evidence.
 NETWORKS = {
     "strict": (nn.R2Conv, False, False),
     "strict, free head": (nn.R2Conv, True, False),
+    "strict, free biases": (with_free_biases, False, False),
     "soft": (RelaxedR2Conv, False, False),
     "soft, with evidence": (RelaxedR2Conv, False, True),
 }
@@ -160,7 +184,7 @@ def gain(found: dict[str, list[float]], kind: str, other: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train all networks, print their accuracies, then what the images and the first soft network say."""
-    parser = argparse.ArgumentParser(description="Train two strict and two soft networks on the same data.")
+    parser = argparse.ArgumentParser(description="Train three strict and two soft networks on the same data.")
     parser.add_argument("--turned", type=float, default=0, help="turn each digit by up to this angle in degrees")
     parser.add_argument("--smoke", action="store_true", help="a few steps, to see that everything runs")
     options = parser.parse_args(arguments)
@@ -180,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found[kind].append(as_they_are)
             turned[kind].append(after)
         over = "" if kind == "strict" else gain(found, kind, "strict")
-        over_free = gain(found, kind, "strict, free head") if kind.startswith("soft") else ""
+        over_free = "" if kind in ("strict", "strict, free head") else gain(found, kind, "strict, free head")
         print(f"{kind:<21}{mean_and_error(found[kind]):<13}{over:<13}{over_free:<16}{mean_and_error(turned[kind])}")
     data, test = splits[0]
     trials = ask_soft_network(trained("soft", 0, data, epochs), data, test, epochs)

@@ -39,9 +39,9 @@ def test_script_of_softness_compares_networks_on_the_same_splits(
     script["main"](["--smoke", "--turned", "180"])
     printed = capsys.readouterr().out
     mean, gain = r" +\d+\.\d ± \d+\.\d", r" +[+-]\d+\.\d ± \d+\.\d"
-    row = rf"^(strict|strict, free head|soft|soft, with evidence){mean}((?:{gain})*){mean}$"
+    row = rf"^(strict|strict, free head|strict, free biases|soft|soft, with evidence){mean}((?:{gain})*){mean}$"
     found = {kind: gains.count("±") for kind, gains in re.findall(row, printed, re.MULTILINE)}
-    assert found == {"strict": 0, "strict, free head": 1, "soft": 2, "soft, with evidence": 2}
+    assert found == {"strict": 0, "strict, free head": 1, "strict, free biases": 2, "soft": 2, "soft, with evidence": 2}
     assert len(re.findall(r"^rotation: (?:strict|soft)", printed, re.MULTILINE)) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["copy.py"]
 
