@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import reprlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -59,7 +60,7 @@ def check_not_negative(name: str, value: Any) -> float:
 def check_integer(name: str, value: Any, least: int) -> int:
     """Return an integer of any kind, not below ``least``; a bool is none."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
+        raise TypeError(f"{name} must be an integer, got {reprlib.repr(value)}")
     if value < least:
         raise ValueError(f"{name} must be >= {least}, got {value}")
     return int(value)
