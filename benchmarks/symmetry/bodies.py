@@ -146,7 +146,7 @@ class _Residual(Module):
 
 
 class FreeBias(Module):
-    """A bias for each channel and not for each field: the simplest way to break the symmetry of the kernels before it.
+    """A bias for each channel, where an equivariant layer has one for each field: the simplest way to break a symmetry.
 
     Along the last axes of an image that a symmetry shifts, there are two biases, times cos and sin of the place.
     """

@@ -13,11 +13,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from scipy.stats import t
+from scipy.stats import sem, t
 
 from benchmarks.shared.markdown import cell, signed, table
 from benchmarks.shared.run_log import Log
@@ -64,7 +64,6 @@ COLUMNS = (
 # The largest gains of an axis, of the data as they are and of data turned later, in points of error or of accuracy.
 LARGEST = {"error": (2.5, 6.0), "accuracy": (6.0, 60.0)}
 FONT = 10
-# Seeds without which nothing is ahead or behind.
 FEWEST_SEEDS = 3
 
 
@@ -72,7 +71,8 @@ def blocks_of(results: Results) -> dict[str, str]:
     """Return the text of each block of the pages by its name."""
     parts = list(results.values())
     return {
-        "verdicts": "\n\n".join(_verdicts(parts, name) for name in ("as they are", "turned later")),
+        "verdicts": _verdicts(parts, HEADS, SOFT),
+        "biases": _verdicts(parts, ("R2Conv, free biases",), SOFT, "RelaxedR2Conv, free biases"),
         "fields": _fields(parts),
         "classes": _classes(parts),
         "places": _places(parts),
@@ -87,33 +87,30 @@ def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
     return pattern.sub(lambda match: f"{match[1]}{blocks[match[2]]}\n{match[3]}", page)
 
 
-def _verdicts(parts: Sequence[Part], name: str) -> str:
-    """Return scores and gains of soft layers in the main poses, of data as they are or turned later."""
-    rows, ways = [], (*HEADS, SOFT)
-    for part in parts:
-        is_main = part.is_forecast or part.task == "digits"
-        score = part.score if name == "as they are" else "turned"
-        head = part.head(score)
-        if is_main and head and SOFT in part.ways:
-            gain, digits = part.gains(SOFT, score), 2 if part.is_forecast else 1
-            means = {way: f"{fmean(part.values(way, score)):.{digits}f}" for way in ways}
-            means[head] = f"**{means[head]}**"
-            label = f"{part.task}, {part.title}" if part.is_forecast else f"{part.title}, {part.images:,}"
-            label += "" if part.is_forecast or part.group == "C8" else f", {part.group}"
-            rows.append([label, *means.values(), signed(cell(gain, len(gain))), _verdict(gain)])
-    return table((name, *(f"`{way}`" for way in ways), "gain", "soft layers are"), rows)
+def _verdicts(parts: Sequence[Part], baselines: Sequence[str], *ways: str) -> str:
+    """Return scores and gains over the best baseline, as they are and turned, of the seeds that all ways have."""
+    found, shown = [], (*baselines, *ways)
+    for name in ("as they are", "turned later"):
+        rows = []
+        for part in (whole.among(shown) for whole in parts):
+            score = part.score if name == "as they are" else "turned"
+            best = part.best(score, baselines) if part.is_forecast or part.task == "digits" else None
+            if best and all(part.values(way, score) for way in ways):
+                of = {way: part.values(way, score) for way in shown}
+                means = {way: f"{fmean(some):.{1 + part.is_forecast}f}" if some else "–" for way, some in of.items()}
+                means[best] = f"**{means[best]}**"
+                gains = (part.gains(way, score, baselines) for way in ways)
+                rows.append([f"{part.family}, {part.title}", *means.values(), *map(_verdict, gains)])
+        found.append(table((name, *(f"`{way}`" for way in shown), *(f"gain of `{way}`" for way in ways)), rows))
+    return "\n\n".join(found)
 
 
 def _verdict(found: Sequence[float]) -> str:
-    """Return whether the interval of 95 % of a gain, by Student's t, is above 0, below it, or holds it."""
-    if not found:
-        return "–"
-    seeds = f"{len(found)} seed{'s' * (len(found) > 1)}"
-    if len(found) < FEWEST_SEEDS:
-        return f"undecided ({seeds})"
-    reach = t.ppf(0.975, len(found) - 1) * stdev(found) / len(found) ** 0.5
-    word = "undecided" if abs(fmean(found)) <= reach else ("ahead" if fmean(found) > 0 else "behind")
-    return f"{word} ({seeds})"
+    """Return a gain, and whether its interval of 95 %, by Student's t, is above 0, below it, or holds it."""
+    word = "undecided"
+    if len(found) >= FEWEST_SEEDS and abs(fmean(found)) > t.ppf(0.975, len(found) - 1) * sem(found):
+        word = "ahead" if fmean(found) > 0 else "behind"
+    return f"{signed(cell(found, len(found)))}, {word} ({len(found)})" if found else "–"
 
 
 def _fields(parts: Sequence[Part]) -> str:
@@ -146,7 +143,7 @@ def _places(parts: Sequence[Part]) -> str:
     rows = [
         [f"{part.family}, {part.title}", *(signed(cell(part.gains(way, part.score), 0)) for way in PLACES.values())]
         for part in parts
-        if part.head(part.score) and sum(way in part.ways for way in PLACES.values()) > 1
+        if part.best(part.score) and sum(way in part.ways for way in PLACES.values()) > 1
     ]
     return table(["gain over the better strict head", *PLACES], rows)
 
@@ -165,7 +162,7 @@ def _full(part: Part) -> str:
     for way, by_seed in part.ways.items():
         first, seeds = next(iter(by_seed.values())), len(by_seed)
         averaged = [row["averaged"] - row["as is"] for row in by_seed.values() if "averaged" in row]
-        gained = [] if way == part.head(part.score) else part.gains(way, part.score)
+        gained = [] if way == part.best(part.score) else part.gains(way, part.score)
         more = (cell(part.values(way, name), seeds) for name in ("turned", agreement, "worst"))
         cells = [f"`{way}`", cell(part.values(way, part.score), 0), signed(cell(gained, seeds)), *more]
         cells.append(signed(cell(averaged, seeds)))
@@ -191,14 +188,14 @@ def _missing(results: Results) -> str:
 
 def draw(results: Results, path: Path) -> None:
     """Draw a column for each pose: gains on the data as they are above, on data turned later below, over a head."""
-    parts = [results[key] for key in COLUMNS if key in results and results[key].head(results[key].score)]
+    parts = [results[key] for key in COLUMNS if key in results and results[key].best(results[key].score)]
     names = [way for way in COLOURS if any(way in part.ways for part in parts)]
     columns, size = max(len(parts), 1), (9.0, 2.0 + 0.44 * max(len(names), 1))
     figure, grid = pyplot.subplots(2, columns, figsize=size, sharey=True, layout="constrained", squeeze=False)
     for part, pair in zip(parts, grid.T, strict=False):
         for axes, score, largest in zip(pair, (part.score, "turned"), LARGEST[part.score], strict=True):
             _draw_panel(axes, names, {way: part.gains(way, score) for way in names}, largest)
-            axes.set_xlabel(f"0: {part.head(score)}", fontsize=FONT)
+            axes.set_xlabel(f"0: {part.best(score)}", fontsize=FONT)
         pair[0].set_title(f"{part.task}, {part.group}\n{part.title}", fontsize=FONT + 1)
     for axes, text in zip(grid[:, 0], ("data as they are", "turned later"), strict=True):
         axes.set_ylabel(text, fontsize=FONT + 1)
@@ -229,7 +226,7 @@ def _point(axes: Axes, height: int, found: Sequence[float], colour: str, largest
         edge, side, text = (-largest, "left", "◂ −{:.0f}") if mean < 0 else (largest, "right", "{:.0f} ▸")
         axes.text(edge, height, text.format(abs(mean)), ha=side, va="center", fontsize=FONT - 2, color=colour)
         return
-    error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
+    error = sem(found) if len(found) > 1 else 0.0
     look = {"markerfacecolor": colour if len(found) >= FEWEST_SEEDS else "white"}
     axes.errorbar(mean, height, xerr=error, fmt="o", color=colour, markersize=5, capsize=2.5, **look)
 

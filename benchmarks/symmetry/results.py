@@ -6,7 +6,7 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -55,28 +55,30 @@ class Part:
         """The score on the test data as they are; ``turned`` is that on turned copies."""
         return "error" if self.is_forecast else "accuracy"
 
-    @property
-    def sign(self) -> int:
-        """The sign with which more of the score is better."""
-        return -1 if self.is_forecast else 1
+    def among(self, ways: Iterable[str]) -> Part:
+        """Return the runs of those of some ways that were run, of the seeds that they have in common."""
+        runs = {way: self.ways[way] for way in ways if way in self.ways}
+        seeds = set.intersection(*map(set, runs.values())) if runs else ()
+        return replace(self, ways={way: {seed: some[seed] for seed in seeds} for way, some in runs.items()})
 
-    def head(self, score: str) -> str | None:
-        """Return the strict head of the better mean of a score, None where one of the two is missing."""
+    def best(self, score: str, baselines: Sequence[str] = HEADS) -> str | None:
+        """Return the baseline of the best mean of a score, None where one is missing."""
         # Where the outputs are fields without a group, no head is freer than another.
-        heads = HEADS[:1] if self.task == "smoke, translation" else HEADS
-        if not all(self.values(head, score) for head in heads):
+        known = baselines[:1] if self.task == "smoke, translation" else baselines
+        if not all(self.values(way, score) for way in known):
             return None
-        return max(heads, key=lambda head: self.sign * fmean(self.values(head, score)))
+        return (min if self.is_forecast else max)(known, key=lambda way: fmean(self.values(way, score)))
 
     def values(self, way: str, score: str) -> list[float]:
         """Return a score of each seed that has it."""
         return [row[score] for row in self.ways.get(way, {}).values() if score in row]
 
-    def gains(self, way: str, score: str) -> list[float]:
-        """Return by how much a way is better than the strict head that is better in this, of each seed of both."""
-        ours, theirs = self.ways.get(way, {}), self.ways.get(self.head(score) or "", {})
+    def gains(self, way: str, score: str, baselines: Sequence[str] = HEADS) -> list[float]:
+        """Return by how much a way is better than the baseline that is best in this, of each seed of both."""
+        ours, theirs = self.ways.get(way, {}), self.ways.get(self.best(score, baselines) or "", {})
         both = [(row, theirs[seed]) for seed, row in ours.items() if score in row and score in theirs.get(seed, {})]
-        return [self.sign * (row[score] - other[score]) for row, other in both]
+        sign = -1 if self.is_forecast else 1
+        return [sign * (row[score] - other[score]) for row, other in both]
 
 
 def rows_of(logs: Iterable[Log]) -> list[Row]:

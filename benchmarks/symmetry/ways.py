@@ -66,7 +66,7 @@ class Way:
     groups: dict[str, str] = field(default_factory=dict)
     # Layers have as many channels as those of ``R2Conv``, and not as many parameters.
     is_as_wide: bool = False
-    # After each layer a bias for each channel, and not for each field.
+    # After each layer a bias for each channel.
     has_free_biases: bool = False
     # What validation chooses among; the rate is chosen with the first.
     settings: tuple[Setting, ...] = (Setting(),)
