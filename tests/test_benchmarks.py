@@ -137,9 +137,7 @@ def test_strict_pooled_networks_are_invariant_and_those_with_a_free_head_or_free
     elements = turns.ELEMENTS["C4" if group == "SO(2)" else group][1:]
     for way, is_invariant in ((Way(), True), (Way(head="free"), False), (Way(has_free_biases=True), False)):
         network = frame.build(group, way, Setting(), (2,) * len(frame.widths))
-        for module in network.modules():
-            if isinstance(module, bodies.FreeBias):
-                torch.nn.init.normal_(module.bias)
+        network.apply(lambda part: isinstance(part, bodies.FreeBias) and torch.nn.init.normal_(part.bias))
         found = [change(network, images, element) for element in elements]
         assert (max(found) < 1e-4) == (min(found) < 1e-4) == is_invariant
 
@@ -247,12 +245,14 @@ def test_the_test_of_poses_is_tried_on_each_case(tmp_path: Path) -> None:
     assert found["poses"] == {"rotation": True, "reflection": False}
     log.add(discovery.name_of(name, 100, 416, "poses"), found)
     assert discovery.summary(log, "poses").splitlines()[-1] == f"| {name} | rotation | 100 | 1 of 1 | 1 of 1 |"
+    assert {case.images for case in discovery.cases_of("poses").values()} == {(100, 300, 1000), (100,)}
 
 
 def test_more_held_out_images_are_for_the_digits_alone() -> None:
     cases = discovery.cases_of("more")
     assert {name.partition(",")[0] for name in cases} == {"digits"}
     assert {(case.seeds, case.images) for case in cases.values()} == {((416, 417, 418, 419, 420), (3000,))}
+    assert (discovery.cases_of("training"), discovery.DECIDING["more"][1]) == (discovery.CASES, 3000)
 
 
 # Smoke and volumes, whose solver is phi.flow.

@@ -31,7 +31,7 @@ PAGES = tuple(ROOT / "docs" / "results" / name for name in ("accuracy.md", "accu
 FIGURE = ROOT / "docs" / "images" / "gains.png"
 SOFT = "RelaxedR2Conv"
 MAIN_TABLES = (("digits", "C8", 1000), ("digits", "D4", 1000))
-# Where softness sits → the way that has it there.
+# Where the symmetry is broken → the way that breaks it there.
 PLACES = {
     "in the biases": "R2Conv, free biases",
     "in the head": "R2Conv, soft head",
