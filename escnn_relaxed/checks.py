@@ -7,7 +7,7 @@ import math
 import numbers
 import reprlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,6 +115,11 @@ def check_subgroups(names: Sequence[str]) -> tuple[str, ...]:
         if name not in SUBGROUPS:
             raise ValueError(f"subgroups must be of {list(SUBGROUPS)}, got {name!r}")
     return tuple(names) or SUBGROUPS
+
+
+def ordered_subgroups(*names: Collection[str]) -> tuple[str, ...]:
+    """Return the subgroups that are named in any of several collections, in a fixed order."""
+    return tuple([name for name in SUBGROUPS if any([name in some for some in names])])
 
 
 def check_module(name: str, value: Any) -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from escnn.group import GroupElement
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS
+from ..checks import SUBGROUPS, ordered_subgroups
 from ..group.domain import Domain
 from ..group.elements import grid_symmetries
 from ..group.linear_maps import GroupAverage, OrthogonalBasis
@@ -99,7 +99,7 @@ class WeightGroup(NamedTuple):
     @property
     def name(self) -> str:
         """The subgroups in words, for people."""
-        return (", " if self.needs_all else " × ").join(joint(tuple(self.subgroups)))
+        return (", " if self.needs_all else " × ").join(ordered_subgroups(self.subgroups))
 
     def is_gone(self, hardened: Names) -> bool:
         """Whether the weights do nothing in a kernel that is strict in some subgroups."""
@@ -332,12 +332,6 @@ class Kernel(nn.Module, ABC):
             values = config.domain.sample.action.ravel()
             facts["fingerprint of the samples"] = [round(float(values @ np.cos(np.arange(values.size))), 6)]
         return facts
-
-
-def joint(*names: Collection[str]) -> tuple[str, ...]:
-    """Return the subgroups that are named anywhere, in a fixed order."""
-    named = set[str]().union(*names)
-    return tuple([name for name in SUBGROUPS if name in named])
 
 
 def soft_share(soft: Tensor, strict: Tensor) -> Tensor:

@@ -136,6 +136,10 @@ class BasisElements(BasisManager):
         kernel: Tensor = self._basis(weights)
         return kernel.reshape(*kernel.shape[:2], -1)
 
+    def by_pair(self) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
+        """Yield each pair of representations, the place of its weights, its basis (B, |A|, |B|, taps)."""
+        return self._basis.by_pair()
+
     def dimension(self) -> int:
         """Number of weights."""
         return self._basis.dimension

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_module, check_positive
+from ..kernel.domain_frequency import DomainFrequency
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import frequency_energy, relaxed_layers
 
@@ -36,7 +37,7 @@ def frequency_penalty(network: nn.Module) -> Tensor:
     """
     layers = relaxed_layers(network)
     for name, layer in layers.items():
-        if layer.kernel.relaxed_by:
+        if layer.relaxed_by:
             what = f"{name!r}, a {type(layer).__name__}," if name else f"a {type(layer).__name__}"
             raise ValueError(f"network: {what} has no ω′; SoftnessEvidence learns its softness")
     return frequency_energy(layers.values())
@@ -67,8 +68,9 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
         >>> [(group["lr"], group["weight_decay"]) for group in optimiser.param_groups]
         [(0.01, 0.0), (0.001, 0.0), (0.001, 0.01)]
     """
-    layers = [module for module in check_module("network", network).modules() if isinstance(module, RelaxedLayer)]
-    frequencies = {id(value) for layer in layers for value in layer.kernel.frequency.parameters()}
+    modules = [*check_module("network", network).modules()]
+    layers = [module for module in modules if isinstance(module, RelaxedLayer)]
+    frequencies = {id(of) for module in modules if isinstance(module, DomainFrequency) for of in module.parameters()}
     soft = {id(value) for layer in layers for value in layer.soft_parameters()} - frequencies
     rates = {} if frequency_rate is None else {"lr": check_positive("frequency_rate", frequency_rate)}
     of_groups: list[tuple[set[int], dict[str, Any]]] = [
@@ -112,8 +114,7 @@ def share_domain_frequency(network: nn.Module) -> None:
         [[0.375], [0.375]]
     """
     check_module("network", network)
-    frequencies = [module.kernel.frequency for module in network.modules() if isinstance(module, RelaxedLayer)]
-    learning = [frequency for frequency in frequencies if frequency.learn]
+    learning = [module for module in network.modules() if isinstance(module, DomainFrequency) and module.learn]
     subgroups = dict.fromkeys(name for frequency in learning for name in frequency.names)
     if not subgroups:
         raise ValueError("network has no layer that learns its domain frequency: build them with learn_relaxation=True")

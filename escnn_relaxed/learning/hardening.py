@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-from ..kernel.kernel import joint
+from ..checks import ordered_subgroups
 from ..measure.reports import Report
 from ..network.relaxed_layers import relaxed_layers
 from .posterior import Learned, posterior
@@ -110,7 +110,7 @@ def harden_by_trials(
                 for name, hardened in known.items():
                     layers[name].hardened = hardened
         size, determined = sum(group.size for group in groups), sum(learned[key].determined for key in gone)
-        said = ", ".join(joint(tuple(subgroups)))
+        said = ", ".join(ordered_subgroups(subgroups))
         trials.append(HardeningTrial(said, names, size, determined, occam_factor, needed, rise, error, is_kept))
         return after if is_kept else before
 
@@ -133,9 +133,8 @@ def harden_by_trials(
     choices: dict[frozenset[str], None] = {}
     for group in soft_groups(network):
         names = {*layers[group.layer].relaxed_subgroups, *group.weights.subgroups}
-        together = (
-            [group.weights.subgroups] if group.weights.needs_all else [frozenset({name}) for name in joint(names)]
-        )
+        alone = [frozenset({name}) for name in ordered_subgroups(names)]
+        together = [group.weights.subgroups] if group.weights.needs_all else alone
         choices.update(dict.fromkeys(together))
     for subgroups in sorted(choices, key=lambda choice: gamma_per_weight(parts_of(choice))):
         parts = parts_of(subgroups)

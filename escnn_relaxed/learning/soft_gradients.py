@@ -12,9 +12,9 @@ from escnn.nn import GeometricTensor, SequentialModule
 from torch import Tensor, distributed, nn
 
 from ..kernel.kernel import WeightGroup
+from ..layer.input_gradients import LayerCall, input_gradients
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import first_input, first_module, input_chunks, relaxed_layers, tensor_of
-from .layer_gradients import LayerCall, layer_gradients
 
 # The part of a gradient that gradients of single inputs may miss: far above rounding, even in half precision.
 _MOST_MISSED = 0.1
@@ -60,9 +60,7 @@ def soft_groups(network: nn.Module) -> list[SoftGroup]:
     # The number of the group that each entry of a parameter is in.
     known: dict[int, Tensor] = {}
     for name, layer in relaxed_layers(network).items():
-        for weights in layer.kernel.weight_groups():
-            if weights.is_gone(layer.hardened):
-                continue
+        for weights in layer.weight_groups():
             own = []
             for parameter, places in weights.entries:
                 if not parameter.requires_grad:
@@ -140,7 +138,7 @@ def gradients(
     found = {id(parameter): parameter.new_zeros(count, *parameter.shape) for parameter in parameters}
     for call, slope in zip(noted, slopes, strict=True):
         own = {name: parameter for name, parameter in call.layer.named_parameters() if id(parameter) in wanted}
-        for name, of_inputs in layer_gradients(call, slope, own, count).items():
+        for name, of_inputs in input_gradients(call, slope, own, count).items():
             found[id(own[name])] += of_inputs
     rows = [found[id(parameter)] for parameter in parameters]
     for whole, of_inputs in zip(wholes, rows, strict=True):

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_callable, check_integer, check_positive, check_subgroups
-from ..kernel.kernel import joint
+from ..checks import check_callable, check_integer, check_positive, check_subgroups, ordered_subgroups
 from ..measure.reports import Report
 from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
 from .soft_gradients import joined_over_processes, mean_and_error
@@ -137,7 +136,7 @@ def which_softness_helps(
         {'rotation': True}
     """
     layers = relaxed_layers(network).values()
-    soft = joint(*(set(layer.relaxed_subgroups) - set(layer.hardened) for layer in layers))
+    soft = ordered_subgroups(*(set(layer.relaxed_subgroups) - set(layer.hardened) for layer in layers))
     wanted = check_subgroups(subgroups)
     left = [name for name in soft if name in wanted]
     if not left:
@@ -167,11 +166,11 @@ def which_softness_helps(
 
     rows: list[TrainingTrial] = []
     # What is strict from the start is strict in every trial.
-    known = joint(*(layer.relaxed_subgroups for layer in layers))
+    known = ordered_subgroups(*(layer.relaxed_subgroups for layer in layers))
     hardened = tuple([name for name in known if name not in soft])
     kept, before = trained(())
     while left:
-        found = {name: trained(joint(hardened, (name,))) for name in left}
+        found = {name: trained(ordered_subgroups(hardened, (name,))) for name in left}
         for name, (_, after) in found.items():
             rises = joined_over_processes(after - before)
             rise, error = mean_and_error(rises)
@@ -182,7 +181,7 @@ def which_softness_helps(
             break
         row = min(needless, key=lambda row: row.rise)
         left.remove(row.subgroup)
-        hardened = joint(hardened, (row.subgroup,))
+        hardened = ordered_subgroups(hardened, (row.subgroup,))
         kept, before = found[row.subgroup]
     return TrainingTrials(tuple(rows), 1 + len(rows), kept)
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from escnn.group import GroupElement
 from torch import nn
 
-from ..kernel.kernel import at_least_single
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import relaxed_layers
-from ..torch_modes import full_precision
 from .isometry import Isometry, turn_or_flip
 from .reports import Report, plain_table
-
-# Below this many units in the last place a distance is rounding, as that of a softness.
-_ROUNDING = 16
 
 
 @dataclass(frozen=True)
@@ -144,7 +138,7 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
     layers = relaxed_layers(network)
     for name, layer in layers.items():
         moves = _moves(layer)
-        errors = _errors(layer, [element for element, _ in moves])
+        errors = layer.element_errors([element for element, _ in moves]).tolist() if moves else []
         for (_, how), error in zip(moves, errors, strict=True):
             if error == error:
                 rows.append(ProfileRow(name, how.name, how.subgroup, how.angle, error))
@@ -155,7 +149,7 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
 
 def _moves(layer: RelaxedLayer) -> list[tuple[GroupElement, Isometry]]:
     """Return the elements of a group but the identity, of a continuous one the samples, and how they act."""
-    domain, group = layer.kernel.config.domain, layer.space.fibergroup
+    domain, group = layer.domain, layer.space.fibergroup
     if domain.gspace.fibergroup != group:
         return []  # no action of the group is known, and the layer is strict
     others = (element for element in domain.sample.elements if element != group.identity)
@@ -171,15 +165,3 @@ def _by_axis(moves: list[tuple[GroupElement, Isometry]]) -> list[tuple[GroupElem
         axes.setdefault((move[1].subgroup == "reflection", axis), []).append(move)
     order = sorted(axes, key=lambda key: (key[0], round(axes[key][0][1].angle, 6), key))
     return [move for key in order for move in axes[key]]
-
-
-def _errors(layer: RelaxedLayer, elements: Sequence[GroupElement]) -> list[float]:
-    """Return ‖hK − K‖ / ‖K‖ of each element, NaN where it is not known, and 0 where it is rounding."""
-    if not elements:
-        return []
-    with full_precision(layer.like):
-        kernel, weights = at_least_single(layer.kernel, layer.weights)
-        moved, whole = kernel.element_energies(weights, layer.hardened, elements)
-    ratio = torch.where(whole > 0, moved / torch.where(whole > 0, whole, 1), 0 * moved)
-    rounding = _ROUNDING * torch.finfo(ratio.dtype).eps
-    return torch.where(ratio <= rounding**2, 0, ratio).sqrt().tolist()

@@ -15,8 +15,6 @@ from torch.nn.utils import parametrize
 
 from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
-from ..kernel.steerable_basis import SteerableBasis
-from ..kernel.strict import RelaxingKernel
 from ..layer.arguments import SOFTENING, check_keywords, check_softness
 from ..layer.relaxed_layer import RelaxedLayer
 from ..on_escnn.sampled_basis import as_escnn_builds
@@ -110,9 +108,7 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
     hardened = copy_network(network)
     for layer in relaxed_layers(hardened).values():
         layer.harden(*subgroups)
-        strict = layer.kernel.strict_kernel()
-        if layer.hardened == SUBGROUPS and strict is not layer.kernel:
-            layer.kernel, layer.hardened = strict.train(layer.training), ()
+        layer.drop_soft_part()
     return hardened
 
 
@@ -121,10 +117,9 @@ def _can_be_relaxed(module: nn.Module, softening: Mapping[str, Any]) -> TypeGuar
     if isinstance(module, Linear) and softening.get("relax") and not _without_translation(softening["relax"]):
         return False
     if isinstance(module, RelaxedLayer):
-        kernel = module.kernel
-        is_strict = not kernel.relaxed_subgroups and kernel.basis is not None
+        is_strict = not module.relaxed_subgroups and module.basisexpansion is not None
         # Layers of `baselines` stay as they are, strict ones too.
-        return isinstance(module, Relaxed) and is_strict and not isinstance(kernel, RelaxingKernel)
+        return isinstance(module, Relaxed) and is_strict and not module.relaxed_by
     return isinstance(module, tuple(RELAXED_FORMS))
 
 
@@ -176,18 +171,7 @@ def _relaxed(strict: StrictLayer, parameters: dict[int, nn.Parameter], softening
     softness = check_softness(arguments.pop("initial_softness", None) or 0.0)
     build = next(relaxed for kind, relaxed in RELAXED_FORMS.items() if isinstance(strict, kind))
     layer = build(strict.in_type, strict.out_type, **arguments).to(strict.weights)
-    if layer.kernel.basis is None:
-        raise ValueError(f"kernel must have a strict part in escnn's basis, for the trained weights, got {layer}")
-    if isinstance(strict, Relaxed):
-        layer.kernel.basis = copy.deepcopy(strict.kernel.basis)
-    else:
-        config = layer.kernel.config
-        shape = config.in_type, config.out_type, config.kernel_size, config.dilation
-        layer.kernel.basis = SteerableBasis(*shape, strict.basisexpansion)
-    layer.weights = parameters[id(strict.weights)]
-    if layer.bias is not None:
-        layer.bias = parameters[id(strict.bias)]
-    layer.to(strict.weights).kernel.start(layer.weights, softness)
+    layer.take_strict_part(strict, parameters, softness)
     return layer.train(strict.training)
 
 
@@ -243,7 +227,7 @@ def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:
     if type(layer) not in _ESCNN_FORMS:
         forms = ", ".join(kind.__name__ for kind in _ESCNN_FORMS)
         raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn: make it one of {forms}")
-    if layer.kernel.basis is None:
+    if layer.basisexpansion is None:
         raise ValueError(f"{name} has a continuous kernel, which has no weights in escnn's basis")
     if layer.relaxed_subgroups and layer.hardened != SUBGROUPS:
         raise ValueError(f"{name} is not hardened, and escnn has no soft layer: harden_network makes it strict")
@@ -303,5 +287,5 @@ def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any
 def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:
     """Yield escnn's block for each pair of representations, with the layer's own basis of that pair."""
     expansion = strict.basisexpansion
-    for pair, _, basis in layer.kernel.basis.by_pair():
+    for pair, _, basis in layer.basisexpansion.by_pair():
         yield getattr(expansion, f"block_expansion_{expansion._escape_pair(pair)}"), basis

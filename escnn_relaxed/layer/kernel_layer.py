@@ -1,0 +1,236 @@
+"""The base of all layers: a kernel between fields, an integral and a bias, and their state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch
+from escnn.nn import EquivariantModule, FieldType, GeometricTensor
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from ..checks import check_bool
+from ..group.exact_constants import EvaluationMemo, follow
+from ..group.linear_maps import InvariantBias
+from ..integral.at_pixels import BanksAtPixels, integrate_at_pixels
+from ..integral.factors import as_weight, integrate
+from ..integral.geometry import Geometry, image_size
+from ..kernel.steerable_basis import BasisElements
+from ..torch_modes import full_precision
+from . import state_dict as states
+from .arguments import Softening, check_dtype, check_input, check_shape, check_softness, shown_arguments
+
+
+class KernelLayer(EquivariantModule):
+    """A layer with a kernel between fields, a convolution or a linear map, with the interface of escnn's layers."""
+
+    weights: nn.Parameter
+    bias: nn.Parameter | None
+    _version = states.FORMAT_VERSION
+
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        geometry: Geometry,
+        bias: bool,
+        basis_arguments: Mapping[str, Any],
+        initialize: bool,
+        softening: Softening,
+    ) -> None:
+        super().__init__()
+        self.in_type, self.out_type, self.space = in_type, out_type, in_type.gspace
+        self.geometry = geometry
+        self.hardened: tuple[str, ...] = ()
+        self._memo = EvaluationMemo()
+        self._register_state_dict_hook(states.complete)
+        expansion = InvariantBias(out_type) if check_bool("bias", bias) else None
+        self.bias_expansion = None if expansion is None or not expansion.dimension else expansion
+        values = None if self.bias_expansion is None else nn.Parameter(torch.zeros(self.bias_expansion.dimension))
+        self.register_parameter("bias", values)
+        given = softening.initial_softness
+        softness = None if given is None else check_softness(given)
+        self.kernel = softening.build(*self.kernel_types, geometry.kernel_size, geometry.dilation, basis_arguments)
+        weights = self.kernel.start_weights()
+        self.register_parameter("weights", None if weights is None else nn.Parameter(weights))
+        self.kernel.start(self.weights, self.kernel.default_softness if softness is None else softness)
+        if not check_bool("initialize", initialize) and weights is not None:
+            nn.init.zeros_(self.weights)
+
+    def forward(self, input: GeometricTensor) -> GeometricTensor:
+        """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.
+
+        Raises:
+            TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
+            ValueError: for an image smaller than the kernel.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = nn.FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
+            >>> layer = RelaxedR2Conv(image, image, 5, stride=2)
+            >>> layer(image(torch.randn(2, 1, 9, 9))).shape
+            torch.Size([2, 1, 3, 3])
+        """
+        check_input(input, self.in_type, self.geometry)
+        kernel: Any = self.kernel
+        size = None
+        if input.tensor.is_meta != kernel.frequency.like.is_meta:
+            # torch's recipe for ensembles calls a skeleton on the meta device with weights of others.
+            follow(self, self.like)
+        if kernel.is_random:
+            kernel.draw()
+        if kernel.varies(self.hardened):
+            if not kernel.is_factored:
+                check_dtype(input.tensor, self.like)
+                banks = BanksAtPixels(kernel, self.geometry.domain_size(input.tensor), self.hardened)
+                output = integrate_at_pixels(input.tensor, banks, self.expanded_bias, self.geometry)
+                return GeometricTensor(output, self.out_type)
+            size = self.geometry.output_size(*image_size(input.tensor))
+        if self.training:
+            filters = self._filters(size, self.hardened)
+        else:
+            filters = self._memo(self, self._filters, size, self.hardened, kernel.settings())
+        return GeometricTensor(integrate(input.tensor, *filters, self.geometry), self.out_type)
+
+    def _filters(
+        self, size: tuple[int, ...] | None, hardened: tuple[str, ...], *_: Hashable
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return K as the weight of a convolution, its factors at pixels and the bias of each channel."""
+        with full_precision(self.like):
+            if size is None:
+                banks, factors = self.kernel(self.weights, hardened), None
+            else:
+                banks, factors = self.kernel.filters(self.weights, size, hardened)
+            bias = None if self.bias_expansion is None else self.bias_expansion(self.bias)
+            return as_weight(banks, self.geometry, factors is not None), factors, bias
+
+    @property
+    def expanded_bias(self) -> Tensor | None:
+        """The bias of each channel, (C_out,), as in ``R2Conv``; None without trivial irreps or with ``bias=False``."""
+        with full_precision(self.like):
+            return None if self.bias_expansion is None else self.bias_expansion(self.bias)
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the device and dtype of the layer."""
+        return next(self.parameters()) if self.weights is None else self.weights
+
+    @property
+    def kernel_types(self) -> tuple[FieldType, FieldType]:
+        """The fields that the kernel connects."""
+        return self.in_type, self.out_type
+
+    def filter_bank(self) -> Tensor:
+        """Return K of a stationary layer in the form of ``conv2d``'s weight, (C_out, C_in/groups, k, …).
+
+        K of a transposed layer has the form of ``conv_transpose2d``'s weight, (C_in, C_out/groups, k, k).
+
+        Raises:
+            RuntimeError: where K depends on the position.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> RelaxedR2Conv(fields, fields, 5).filter_bank().shape
+            torch.Size([4, 4, 5, 5])
+        """
+        if not self.is_stationary:
+            raise RuntimeError("filter_bank: this layer is soft in translation and has several, see filter_banks")
+        return self._filters(None, self.hardened)[0]
+
+    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Return the filter bank and the bias of each channel, (C_out,), of a stationary layer, as ``R2Conv``.
+
+        The bias is None without trivial irreps in the output, or with ``bias=False``; of a linear map the bank is its
+        matrix, (C_out, C_in).
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> filter_bank, bias = RelaxedR2Conv(fields, fields, 3).expand_parameters()
+            >>> filter_bank.shape, bias.shape
+            (torch.Size([4, 4, 3, 3]), torch.Size([4]))
+        """
+        return self.filter_bank(), self.expanded_bias
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the output, (batch, C_in, H, W) → (batch, C_out, H_out, W_out), or a ``ValueError``.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> RelaxedR2Conv(fields, fields, 3, stride=2).evaluate_output_shape((2, 4, 9, 9))
+            (2, 4, 4, 4)
+        """
+        check_shape("input_shape", tuple(input_shape), self.in_type, self.geometry)
+        return input_shape[0], self.out_type.size, *self.geometry.output_size(*input_shape[2:])
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether K is the same at every position, so that the layer is one convolution.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+            >>> layer = RelaxedR2Conv(image, image, 3, relax={"translation": 0.5})
+            >>> layer.is_stationary
+            False
+        """
+        return not self.kernel.varies(self.hardened)
+
+    @property
+    def basisexpansion(self) -> BasisElements | None:
+        """The elements that ``weights`` multiply, as of ``R2Conv``, for ``escnn.nn.init``; None of a continuous kernel.
+
+        Example:
+            >>> from escnn import gspaces, nn
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> layer = RelaxedR2Conv(fields, fields, 3)
+            >>> nn.init.deltaorthonormal_init(layer.weights.data, layer.basisexpansion)
+        """
+        return None if self.kernel.basis is None else BasisElements(self.kernel.basis)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode, and drop what was kept for evaluation."""
+        self._memo = EvaluationMemo()
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> Self:
+        self._memo = EvaluationMemo()
+        return super()._apply(fn, recurse)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
+        return states.describe(self)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
+    ) -> None:
+        arguments[-1].extend(states.adapt(self, state_dict, prefix, local_metadata))
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
+        own = [value for key, value in state_dict.items() if key.startswith(prefix) and value.is_floating_point()]
+        if local_metadata.get("assign_to_params_buffers") and own:
+            follow(self, own[0])  # constants of a layer that was built on the meta device are there
+
+    def __repr__(self) -> str:
+        # One line, as for R2Conv: the modules inside are not the user's layers.
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+    def extra_repr(self) -> str:
+        """Return the field types, the arguments that are not default, and what relaxes the layer."""
+        parts = [f"{self.in_type}, {self.out_type}", *shown_arguments(self.geometry)]
+        if self.bias_expansion is None:
+            parts.append("bias=False")
+        if self.hardened:
+            parts.append(f"hardened={self.hardened}")
+        parts.append(self.kernel.relaxed_by or f"relax={self.kernel.frequency.described() or None}")
+        if self.kernel.config.domain.kept.name:
+            parts.append(f"keep='{self.kernel.config.domain.kept}'")
+        return ", ".join(parts)
