@@ -4,7 +4,7 @@ The rooms follow in the order in which data meet them. Each imports only from th
 
     on_escnn/     all that reaches into escnn or patches it
     group/        group elements, fields and points as arrays; the domain of a kernel
-    kernel/       K, its mean PK over subgroups, its strict part       (C_out, C_in, k, …)
+    kernel/       K, its mean PK over subgroups, its strict part       (C_out, C_in, T)
     continuous/   the paper's continuous kernel
     integral/     h(x) = Σ_d K(d; x) f(x + d)                          (batch, C_out, …)
     layer/        arguments and state; GeometricTensor in and out

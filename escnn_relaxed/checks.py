@@ -119,7 +119,8 @@ def check_subgroups(names: Sequence[str]) -> tuple[str, ...]:
 
 def ordered_subgroups(*names: Collection[str]) -> tuple[str, ...]:
     """Return the subgroups that are named in any of several collections, in a fixed order."""
-    return tuple([name for name in SUBGROUPS if any([name in some for some in names])])
+    named = set[str]().union(*names)
+    return tuple([name for name in SUBGROUPS if name in named])
 
 
 def check_module(name: str, value: Any) -> nn.Module:

@@ -86,7 +86,7 @@ def test_positions_turn_with_the_samples_and_are_those_of_the_grid_again() -> No
         return layer.filter_banks(size).detach().movedim((0, 1), (-2, -1))
 
     def mean() -> Tensor:
-        return layer.kernel(layer.weights, ("translation",)).detach()
+        return layer.kernel(layer.weights, ("translation",)).detach().unflatten(-1, (layer.kernel_size,) * 2)
 
     grid = banks((3, 4)), mean()
     for angle, turns in ((math.tau / 4, 1), (0.3, None), (0.0, 0)):

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from escnn_relaxed import ContinuousKernel, RelaxedLinear, RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.kernel.tied import TiedKernel
 from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
-from escnn_relaxed.learning import layer_gradients
+from escnn_relaxed.layer import input_gradients
 from escnn_relaxed.learning.soft_gradients import gradients, input_chunks
 
 EVERYWHERE = {"rotation": 0.25, "translation": (0.3, 0.5)}
@@ -119,19 +119,21 @@ def features_of(layer: RelaxedLayer) -> GeometricTensor:
 def test_gradients_of_every_form_are_those_of_a_loop_and_of_a_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = LAYERS[name]()
     own = dict(enumerate(soft_parameters(layer)))
-    assert layer_gradients._is_modulated(layer, own) == (name in MODULATED)
-    monkeypatch.setattr(layer_gradients, "_has_large_banks", lambda *_: True)
+    features = features_of(layer)
+    call = input_gradients.LayerCall(layer, features.tensor, layer(features).tensor)
+    assert (input_gradients._modulated(call, own) is not None) == (name in MODULATED)
+    monkeypatch.setattr(input_gradients, "_has_large_banks", lambda *_: True)
     assert_as_one_by_one(layer, features_of(layer))
-    monkeypatch.setattr(layer_gradients, "_has_large_banks", lambda *_: False)
+    monkeypatch.setattr(input_gradients, "_has_large_banks", lambda *_: False)
     # Inputs at a time that are mapped over: all, and one.
-    for most in (layer_gradients._MOST_VALUES, 1):
-        monkeypatch.setattr(layer_gradients, "_MOST_VALUES", most)
+    for most in (input_gradients._MOST_VALUES, 1):
+        monkeypatch.setattr(input_gradients, "_MOST_VALUES", most)
         assert_as_one_by_one(layer, features_of(layer), tolerance=1e2 * ROUNDING)  # 1e-10
 
 
 @pytest.mark.parametrize("name", ["two subgroups", "directions at pixels"])
 def test_what_is_hardened_has_no_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_gradients, "_has_large_banks", lambda *_: True)
+    monkeypatch.setattr(input_gradients, "_has_large_banks", lambda *_: True)
     layer = LAYERS[name]()
     before = assert_as_one_by_one(layer, features_of(layer))
     layer.harden("rotation")

@@ -16,7 +16,7 @@ from ..checks import FIBER_SUBGROUPS
 from ..group.domain import AVERAGES, Domain, averaged_name
 from ..group.elements import rotation_matrix
 from ..group.exact_constants import ExactConstants
-from ..group.points import Array, positions_in_frames, support_window, tap_grid
+from ..group.points import Array, positions_in_frames, support_window
 from ..kernel.domain_frequency import DomainFrequency
 from ..kernel.kernel import KernelConfig
 
@@ -36,7 +36,7 @@ class FilterPoints(ExactConstants):
         # k/2 taps: the ball that touches the outer side of the outermost pixels. The paper's hard disk is 7 pixels
         # wide for k = 7 from centre to centre; for even k that would be empty at k = 2.
         radius = config.dilation * config.kernel_size / 2
-        grid = tap_grid(config.kernel_size, config.dilation, config.domain.dimension)
+        grid = config.taps
         if support == "smooth":
             window = support_window(grid, radius, config.dilation)
         else:

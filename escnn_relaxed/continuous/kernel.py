@@ -80,13 +80,13 @@ class SteeredKernel(Kernel):
         return net
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
-        """Return K where it is the same at all positions, (C_out, C_in, k, …)."""
+        """Return K where it is the same at all positions, (C_out, C_in, T)."""
         return self._banks(self.features(self.net, self.frequency, averaged)).squeeze(0)
 
     def at_pixels(
         self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str], start: int, end: int
     ) -> Tensor:
-        """Return K at some pixels of an image, (pixels, C_out, C_in, k, …)."""
+        """Return K at some pixels of an image, (pixels, C_out, C_in, T)."""
         positions = self.domain_points.pixels(size)[:, start:end]
         return self._banks(self.features(self.net, self.frequency, averaged, positions))
 
@@ -128,9 +128,9 @@ class SteeredKernel(Kernel):
         return torch.cat([values, window.expand_as(values[:1])])
 
     def _banks(self, features: Tensor) -> Tensor:
-        """Return filter banks (P, C_out, C_in, k, …) of features (J + 1, M, P, R, T)."""
+        """Return filter banks (P, C_out, C_in, T) of features (J + 1, M, P, R, T)."""
         banks: Tensor = self.steered_average(features)
-        return banks.unflatten(-1, (self.config.kernel_size,) * self.config.domain.dimension)
+        return banks
 
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:
@@ -163,7 +163,7 @@ class SteeredKernel(Kernel):
     def _gain(self, bank: Tensor) -> float:
         """Return the gain of a bank on feature maps like those behind strict continuous layers of the same options."""
         fields, gspace = self.config.in_type.representations, self.config.in_type.gspace
-        few = FieldType(gspace, few_of(fields)[0])
+        few, sides = FieldType(gspace, few_of(fields)[0]), [self.config.kernel_size] * gspace.dimensionality
         config = replace(self.config, in_type=few, out_type=few, relax={}, learn_relaxation=False, basis_arguments={})
         strict = SteeredKernel(config, replace(self.options, sampling="grid"))
         strict.to(self.filter_points.taps)
@@ -172,9 +172,9 @@ class SteeredKernel(Kernel):
             features = strict.features(strict.net, strict.frequency)
             average = strict.steered_average
             average.initialize(features, average.count_directions(features))
-            return strict(None)
+            return strict(None).unflatten(-1, sides)
 
-        return gain(bank, fields, self.config.out_type.representations, gspace, draw_bank)
+        return gain(bank.unflatten(-1, sides), fields, self.config.out_type.representations, gspace, draw_bank)
 
     def settings(self) -> Hashable:
         """Return what K depends on beside the tensors of its state: a fixed ω′, and the rotation of the samples."""

@@ -94,7 +94,7 @@ class InvariantBias(ExactConstants):
 
 
 class OrthogonalBasis(ExactConstants):
-    """The map K → B_out⁻¹ K B_in of kernels (C_out, C_in/groups, k, k), where B takes irreps to the basis of fields."""
+    """The map K → B_out⁻¹ K B_in of kernels (C_out, C_in/groups, T), where B takes irreps to the basis of fields."""
 
     def __init__(self, in_fields: Sequence[Representation], out_fields: Sequence[Representation]) -> None:
         super().__init__()

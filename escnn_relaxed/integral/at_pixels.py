@@ -34,7 +34,7 @@ class BanksAtPixels:
         self.values = kernel.values_at_a_pixel()
 
     def __call__(self, start: int, end: int) -> Tensor:
-        """Return the banks of some pixels, (pixels, C_out, C_in, k, …), in full precision."""
+        """Return the banks of some pixels, (pixels, C_out, C_in, T), in full precision."""
         is_checked = torch.is_grad_enabled() and not has_no_values()
         if is_checked and self._versions != [value._version for value in self._parameters]:
             raise RuntimeError(
@@ -75,7 +75,7 @@ def integrate_at_pixels(features: Tensor, banks: BanksAtPixels, bias: Tensor | N
 
 def _chunk(image: Tensor, banks: BanksAtPixels, start: int, end: int, numbers: Tensor, geometry: Geometry) -> Tensor:
     """Return the output at some pixels, (batch, C_out, pixels); of an adjoint what they add at each tap, (…, taps)."""
-    made = banks(start, end).flatten(3).to(image.dtype)
+    made = banks(start, end).to(image.dtype)
     if isinstance(geometry, TransposedGeometry):
         read, layout = image[:, :, start:end], "pixel out (group given) tap -> pixel group out given tap"
         taps, output = "", "batch group out pixel tap"

@@ -19,7 +19,9 @@ _CONVOLVE_TRANSPOSED = {2: functional.conv_transpose2d, 3: functional.conv_trans
 
 
 def as_weight(banks: Tensor, geometry: Geometry, is_factored: bool = False) -> Tensor:
-    """Return a filter bank (C_out, C_in/groups, k, …), or R of them beside factors, as the weight of a convolution."""
+    """Return a filter bank (C_out, C_in/groups, T), or R of them beside factors, as the weight of a convolution."""
+    sides = [geometry.kernel_size] * len(geometry.padding)
+    banks = banks.unflatten(-1, sides) if sides else banks.squeeze(-1)
     if isinstance(geometry, TransposedGeometry):
         pattern = "bank out given ... -> given (bank out) ..." if is_factored else "out given ... -> given out ..."
         return rearrange(banks, pattern).contiguous()

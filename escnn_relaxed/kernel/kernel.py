@@ -20,7 +20,7 @@ from ..checks import SUBGROUPS, ordered_subgroups
 from ..group.domain import Domain
 from ..group.elements import grid_symmetries
 from ..group.linear_maps import GroupAverage, OrthogonalBasis
-from ..group.points import tap_grid
+from ..group.points import Array, tap_grid
 from .domain_frequency import DomainFrequency, Frequency
 from .steerable_basis import SteerableBasis
 
@@ -67,6 +67,11 @@ class KernelConfig:
     learn_relaxation: bool = False
     basis_arguments: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def taps(self) -> Array:
+        """The offsets d of the taps in pixels, (T, dimension), in the order of a flattened weight."""
+        return tap_grid(self.kernel_size, self.dilation, self.domain.dimension)
+
 
 # A kernel class, or an object with the options of one, as ContinuousKernel: called with a configuration, it returns a
 # kernel.
@@ -106,8 +111,26 @@ class WeightGroup(NamedTuple):
         return self.subgroups <= set(hardened) if self.needs_all else not self.subgroups.isdisjoint(hardened)
 
 
+class ModulatedKernel(NamedTuple):
+    """A kernel as a strict bank times factors, K(d; x) = Σ_r F_r(c; x) S(c, c′, d) u_r(d) (1 + f(c, d)).
+
+    Attributes:
+        strict: S, (C_out, C_in, T).
+        f: that of each output channel, (C_out, T), or (C_out, 1) where it is the same at all taps; None for 0.
+        tap_functions: an orthonormal basis of the functions of the taps that f is a sum of, (n, T or 1).
+        factors: F at the pixels of the output, (R, C_out, …); None for one factor of 1.
+        directions: u, (R, T).
+    """
+
+    strict: Tensor
+    f: Tensor | None
+    tap_functions: Tensor
+    factors: Tensor | None
+    directions: Tensor
+
+
 class Kernel(nn.Module, ABC):
-    """A kernel K between two lists of fields, (C_out, C_in, k, …). A new kernel is a subclass and nothing else.
+    """A kernel K between two lists of fields, (C_out, C_in, T) at T taps. A new kernel is a subclass and nothing else.
 
     The weights of the strict part are the layer's, so that state dicts of ``R2Conv`` keep their keys. A kernel takes
     them as an argument, None where it has a strict part of its own.
@@ -151,7 +174,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
-        """Return K where it is the same at all positions, (C_out, C_in, k, …).
+        """Return K where it is the same at all positions, (C_out, C_in, T).
 
         Args:
             weights: those of the layer.
@@ -169,7 +192,7 @@ class Kernel(nn.Module, ABC):
             averaged: subgroups over which K is averaged.
 
         Returns:
-            K and None, or R banks (R, C_out, C_in, k, …) and factors (R, C_out, pixels along each axis), whose products
+            K and None, or R banks (R, C_out, C_in, T) and factors (R, C_out, pixels along each axis), whose products
             make K when they are added (equation (3)).
         """
         return self(weights, averaged), None
@@ -177,7 +200,7 @@ class Kernel(nn.Module, ABC):
     def at_pixels(
         self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str], start: int, end: int
     ) -> Tensor:
-        """Return K at the pixels from number ``start`` up to ``end`` of an image, (pixels, C_out, C_in, k, …)."""
+        """Return K at the pixels from number ``start`` up to ``end`` of an image, (pixels, C_out, C_in, T)."""
         banks, factors = self.filters(weights, size, averaged)
         if factors is None:
             return banks.expand(end - start, *banks.shape)
@@ -186,7 +209,13 @@ class Kernel(nn.Module, ABC):
     def values_at_a_pixel(self) -> int:
         """Return the numbers that one pixel takes while its bank is made."""
         config = self.config
-        return config.out_type.size * config.in_type.size * config.kernel_size**config.domain.dimension
+        return config.out_type.size * config.in_type.size * len(config.taps)
+
+    def modulated(
+        self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
+    ) -> ModulatedKernel | None:
+        """Return K as factors that hold all soft parameters, which makes their gradients cheap; None for another K."""
+        return None
 
     def settings(self) -> Hashable:
         """Return what K depends on beside the tensors of its state."""
@@ -270,7 +299,7 @@ class Kernel(nn.Module, ABC):
         else:
             banks = self.at_pixels(weights, size, hardened, 0, math.prod(size))
         peak = banks.detach().abs().amax()
-        banks = (banks / torch.where(peak > 0, peak, 1)).reshape(*banks.shape[:3], -1)
+        banks = banks / torch.where(peak > 0, peak, 1)
         taps = tap_grid(config.kernel_size, config.dilation, space.dimensionality)
         pixels = tap_grid(1 if is_stationary else size[0], dimension=space.dimensionality)
 

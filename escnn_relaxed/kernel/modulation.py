@@ -212,6 +212,16 @@ class ElementModulation(Modulation):
         values = torch.cat(functions) if len(functions) > 1 else first
         return values @ constant(averaged_name("centre", averaged))
 
+    def tap_functions(self) -> Tensor:
+        """Return an orthonormal basis of the functions of the taps that f may be a sum of, (n, T), or (1, 1)."""
+        # 1 for the weights of group elements, and those that sides are made of whatever ω′ is.
+        along = self.exact("along")
+        if not len(along):
+            return torch.ones(1, 1)
+        functions = torch.cat([torch.ones_like(along[0, :1]), along.flatten(0, 1)])
+        _, sizes, basis = torch.linalg.svd(functions, full_matrices=False)
+        return basis[sizes > _SAME * sizes[0]]
+
     def weight_subgroups(self) -> list[tuple[str, ...]]:
         """Return the subgroups that each weight belongs to."""
         # Those that each function h depends on, in the order of ``_functions``.

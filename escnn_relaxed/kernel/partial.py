@@ -44,9 +44,9 @@ class PartialKernel(RelaxingKernel):
         self.window = GroupWindow(config.domain, elements, start, learn)
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
-        """Return K, (C_out, C_in, k, k); its mean over subgroups has the mean of the window."""
+        """Return K, (C_out, C_in, T); its mean over subgroups has the mean of the window."""
         kernel: Tensor = self.strict(weights)
-        return kernel * self.window(averaged).view(-1, 1, 1, 1) if self.relaxed_subgroups else kernel
+        return kernel * self.window(averaged).view(-1, 1, 1) if self.relaxed_subgroups else kernel
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
 from ..group.linear_maps import GroupAverage, OrthogonalBasis
-from ..group.points import tap_grid
 from ..on_escnn.sampled_basis import sampled_basis
 from .kernel import KernelBuilder, KernelConfig, WeightGroup
 from .steerable_basis import SteerableBasis, field_named
@@ -29,32 +28,31 @@ class ResidualKernel(RelaxingKernel):
 
     def __init__(self, config: KernelConfig, strict: KernelBuilder = StrictKernel) -> None:
         super().__init__(config, strict)
-        self.free_weight = nn.Parameter(
-            torch.zeros(config.out_type.size, config.in_type.size, *[config.kernel_size] * 2)
-        )
+        sides = [config.kernel_size] * config.in_type.gspace.dimensionality
+        self.free_weight = nn.Parameter(torch.zeros(config.out_type.size, config.in_type.size, *sides))
         choices = dict.fromkeys([*((name,) for name in self.relaxed_subgroups), self.relaxed_subgroups])
         self.projections = nn.ModuleDict({"_".join(names): self._projection(names) for names in choices if names})
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
-        """Return K, (C_out, C_in, k, k); its mean over subgroups has the mean of F, or the nearest strict kernel."""
+        """Return K, (C_out, C_in, T); its mean over subgroups has the mean of F, or the nearest strict kernel."""
         return self.strict(weights) + self._projected(averaged)
 
     def _projected(self, averaged: Sequence[str]) -> Tensor:
         """Return PF."""
         name = "_".join(name for name in self.relaxed_subgroups if name in averaged)
         if not name:
-            return self.free_weight
+            return self.free_weight.flatten(2)
         projected: Tensor = self.projections[name](self.free_weight.flatten(2))
-        return projected.view_as(self.free_weight)
+        return projected
 
     def _projection(self, subgroups: tuple[str, ...]) -> nn.Module:
         """Return P: the mean where all elements map taps to taps, else the nearest kernel of ``R2Conv``'s basis."""
         config, domain = self.config, self.config.domain
         at = config.in_type, config.out_type, config.kernel_size, config.dilation
         if not (domain.gspace.fibergroup.continuous and "rotation" in subgroups):
-            identity = np.abs(domain.sample.action - np.eye(2)).max((1, 2)).argmin()
+            identity = np.abs(domain.sample.action - np.eye(domain.dimension)).max((1, 2)).argmin()
             elements = [domain.sample.elements[number] for number in domain.translates(subgroups)[identity]]
-            symmetries = grid_symmetries(domain.gspace, tap_grid(config.kernel_size, config.dilation), elements)
+            symmetries = grid_symmetries(domain.gspace, config.taps, elements)
             if len(symmetries) == len(elements):
                 return GroupAverage(config.in_type.representations, config.out_type.representations, symmetries)
         if subgroups != self.relaxed_subgroups:
@@ -82,18 +80,20 @@ class ResidualKernel(RelaxingKernel):
         super().start(weights, softness)
         strict = self.strict(weights)
         free = torch.randn_like(strict)
-        self.free_weight.copy_(free * (math.sqrt(softness / (1 - softness)) * strict.norm() / free.norm()))
+        size = math.sqrt(softness / (1 - softness)) * strict.norm() / free.norm()
+        self.free_weight.copy_((free * size).view_as(self.free_weight))
         self.scale_to(weights, softness)
 
     @torch.no_grad()
     def scale_soft_part(self, factor: float) -> None:
         """Multiply F − PF by a factor; PF is strict, and stays."""
         strict = self._projected(self.relaxed_subgroups)
-        self.free_weight.copy_(strict + factor * (self.free_weight - strict))
+        soft = self.free_weight.flatten(2) - strict
+        self.free_weight.copy_((strict + factor * soft).view_as(self.free_weight))
 
 
 class NearestSteerable(ExactConstants):
-    """The projection of kernels (C_out, C_in, k, k) on a steerable basis, where ρ is orthogonal."""
+    """The projection of kernels (C_out, C_in, T) on a steerable basis, where ρ is orthogonal."""
 
     def __init__(self, basis: SteerableBasis, orthogonal: OrthogonalBasis) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class NearestSteerable(ExactConstants):
 
     def forward(self, kernel: Tensor) -> Tensor:
         """Return the nearest kernel of the basis."""
-        entries = self.orthogonal.adjoint(self.orthogonal(kernel)).flatten(2)
+        entries = self.orthogonal.adjoint(self.orthogonal(kernel))
         weights = [kernel.new_zeros(0)]
         for number, (pair, (*_, elements)) in enumerate(zip(self.basis.pairs, self.basis.by_pair(), strict=True)):
             # (o, a, i, b, taps) → (o·i, a·b·taps)

@@ -48,13 +48,12 @@ class SteerableBasis(ExactConstants):
         self, in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, expansion: Any
     ) -> None:
         super().__init__()
-        dimension = in_type.gspace.dimensionality
-        self._size = (out_type.size, in_type.size, *[kernel_size] * dimension)
+        taps = tap_grid(kernel_size, dilation, in_type.gspace.dimensionality)
+        self._size = (out_type.size, in_type.size, len(taps))
         self.pairs: list[_Pair] = []
         self.fingerprint: list[float] = []
         self.fields = in_type, out_type
         ins, outs = (channels_by_name(field_type.representations) for field_type in self.fields)
-        taps = tap_grid(kernel_size, dilation, dimension)
         symmetries = functools.cache(lambda: grid_symmetries(in_type.gspace, taps))
         for number, names in enumerate(() if expansion is None else expansion._representations_pairs):
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
@@ -98,8 +97,8 @@ class SteerableBasis(ExactConstants):
         return deviation * torch.randn_like(deviation)
 
     def forward(self, weights: Tensor) -> Tensor:
-        """Return the filter bank (C_out, C_in/groups, k, k) of the weights (dimension,)."""
-        # The kernel of each pair of representations, (pairs of fields, |A|·|B|·k²).
+        """Return the filter bank (C_out, C_in/groups, T) of the weights (dimension,)."""
+        # The kernel of each pair of representations, (pairs of fields, |A|·|B|·T).
         products: list[Tensor] = []
         parts = weights.split(self._counts) if len(self.pairs) > 1 else (weights,)
         for number, part in enumerate(parts[: len(self.pairs)]):
@@ -111,7 +110,7 @@ class SteerableBasis(ExactConstants):
             pair = self.pairs[0]
             fields = products[0].view(len(pair.outs), len(pair.ins), *pair.sizes, -1)
             return fields.transpose(1, 2).reshape(self._size)
-        taps = math.prod(self._size[2:])
+        taps = self._size[2]
         for number, product in enumerate(products):
             products[number] = product.reshape(-1, taps)
         if self._missing:
@@ -134,7 +133,7 @@ class BasisElements(BasisManager):
         if weights.shape != (self.dimension(),):
             raise ValueError(f"weights must be of shape ({self.dimension()},), got {tuple(weights.shape)}")
         kernel: Tensor = self._basis(weights)
-        return kernel.reshape(*kernel.shape[:2], -1)
+        return kernel
 
     def by_pair(self) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
         """Yield each pair of representations, the place of its weights, its basis (B, |A|, |B|, taps)."""

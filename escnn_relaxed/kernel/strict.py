@@ -31,7 +31,7 @@ class StrictKernel(Kernel):
         >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
         >>> layer = RelaxedR2Conv(image, image, 3, relax=None, kernel=StrictKernel)
         >>> layer.kernel(layer.weights).shape
-        torch.Size([1, 1, 3, 3])
+        torch.Size([1, 1, 9])
     """
 
     basis: SteerableBasis
@@ -51,7 +51,7 @@ class StrictKernel(Kernel):
         self.basis = basis
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
-        """Return K, (C_out, C_in, k, …)."""
+        """Return K, (C_out, C_in, T)."""
         return self.basis(weights)
 
     def element_energies(

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS, SUBGROUPS
 from ..group.elements import moved_elements
-from ..group.points import tap_grid
 from ..torch_modes import has_values
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
-from .kernel import Kernel, KernelConfig, Names, Size, WeightGroup
+from .kernel import Kernel, KernelConfig, ModulatedKernel, Names, Size, WeightGroup
 from .modulation import ElementModulation, InputModulation, Modulation
 from .position_modulation import PositionModulation
 from .strict import StrictKernel
@@ -62,8 +61,8 @@ class TiedKernel(StrictKernel):
     def __init__(self, config: KernelConfig, all_directions: bool = False) -> None:
         super().__init__(config)
         self.modulation = self.input_modulation = self.position_modulation = None
-        taps = tap_grid(config.kernel_size, config.dilation, config.domain.dimension)
-        fields, names = config.out_type.representations, [name for name in FIBER_SUBGROUPS if name in config.relax]
+        taps, fields = config.taps, config.out_type.representations
+        names = [name for name in FIBER_SUBGROUPS if name in config.relax]
         if names:
             modulation = ElementModulation(fields, config.domain, names, taps)
             self.modulation = modulation if len(modulation.weights) else None
@@ -84,7 +83,7 @@ class TiedKernel(StrictKernel):
         self.frequency = DomainFrequency(relax, config.learn_relaxation, config.domain.dimension)
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
-        """Return K without its factors at positions, (C_out, C_in, k, …)."""
+        """Return K without its factors at positions, (C_out, C_in, T)."""
         strict: Tensor = self.basis(weights)
         if self.position_modulation is not None and self.training and not self.varies(averaged):
             # Distributed training waits for the gradient of each parameter, here 0.
@@ -95,9 +94,7 @@ class TiedKernel(StrictKernel):
             for modulation in (self.modulation, self.input_modulation):
                 if modulation is not None:
                     f = modulation(self.frequency, tuple(averaged))
-                    f = f.unsqueeze(1) if modulation is self.modulation else f
-                    taps = strict.shape[2:] if f.shape[2] > 1 else [1] * (strict.dim() - 2)
-                    strict = torch.addcmul(strict, strict, f.view(*f.shape[:2], *taps))
+                    strict = torch.addcmul(strict, strict, f.unsqueeze(1) if modulation is self.modulation else f)
         return strict
 
     def filters(
@@ -110,8 +107,22 @@ class TiedKernel(StrictKernel):
         factors = self.position_modulation.factors(self.frequency, size)
         if len(factors) == 1:
             return bank.unsqueeze(0), factors
-        directions = self.position_modulation.tap_directions[:, None, None]
-        return bank * directions.unflatten(-1, bank.shape[2:]), factors
+        return bank * self.position_modulation.tap_directions[:, None, None], factors
+
+    def modulated(
+        self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
+    ) -> ModulatedKernel | None:
+        """Return K_strict and its factors; None where some are of pairs of channels, as many as K has values."""
+        if type(self) is not TiedKernel or self.input_modulation is not None:
+            return None
+        strict, ones = self.basis(weights), self.orthogonal_basis.like.new_ones(1, 1)
+        f, tap_functions, factors, directions = None, ones, None, ones
+        if self.modulation is not None:
+            f, tap_functions = self.modulation(self.frequency, tuple(averaged)), self.modulation.tap_functions()
+        if self.position_modulation is not None and self.varies(averaged):
+            factors = self.position_modulation.factors(self.frequency, size)
+            directions = self.position_modulation.tap_directions[: len(factors)]
+        return ModulatedKernel(strict, f, tap_functions, factors, directions)
 
     def _f(self, averaged: Names, numbers: NDArray[np.int64] | None = None) -> Tensor:
         """Return f_G, (C_out, 1 or C_in, T or 1); with numbers of h⁻¹g for each g as an element h moves it."""
@@ -170,7 +181,7 @@ class TiedKernel(StrictKernel):
         strict = self.orthogonal_basis(self.basis(weights))
         # A square might overflow or vanish, and a sum of squares overflow in float16.
         peak = strict.detach().abs().amax()
-        of_entries = (strict / torch.where(peak > 0, peak, 1)).square().reshape(*strict.shape[:2], -1)
+        of_entries = (strict / torch.where(peak > 0, peak, 1)).square()
         return of_entries.mean(1, keepdim=True) if self.input_modulation is None else of_entries
 
     def _moments(self, hardened: Names, size: Size = None) -> Tensor:

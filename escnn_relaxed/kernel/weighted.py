@@ -38,7 +38,7 @@ class WeightedKernel(RelaxingKernel):
         self.elements = GroupMeans(config.domain, contrasts=helmert(len(sample)))
         self.elements.set_constant("of_columns", in_elements.T)
         self.elements.set_constant("of_rows", out_elements.T)
-        self.elements.set_constant("weighs_columns", in_has_any[:, None, None])
+        self.elements.set_constant("weighs_columns", in_has_any[:, None])
         self._weighs_columns_alone = bool(in_has_any.all())
         # a and b.
         self.means = nn.Parameter(torch.zeros(banks))
@@ -54,13 +54,13 @@ class WeightedKernel(RelaxingKernel):
         return torch.addmm(self.means[:, None], self.deviations, self.elements.averaged("contrasts", averaged))
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
-        """Return K, (C_out, C_in, k, k); its mean over subgroups has the means of the weights."""
+        """Return K, (C_out, C_in, T); its mean over subgroups has the means of the weights."""
         kernels = [self.strict(values) for values in (weights, *self.further_weights)]
         kernels += [kernel(None) for kernel in self.further]
         weights_of_elements, elements = self.group_weights(averaged), self.elements
-        factors = (weights_of_elements @ elements.constant("of_columns"))[:, None, :, None, None]
+        factors = (weights_of_elements @ elements.constant("of_columns"))[:, None, :, None]
         if not self._weighs_columns_alone:
-            rows = (weights_of_elements @ elements.constant("of_rows"))[:, :, None, None, None]
+            rows = (weights_of_elements @ elements.constant("of_rows"))[:, :, None, None]
             factors = torch.where(elements.constant("weighs_columns"), factors, rows)
         parts = [factor * kernel for factor, kernel in zip(factors, kernels, strict=True)]
         return sum(parts[1:], parts[0])

@@ -60,7 +60,8 @@ class RelaxedConvolution(RelaxedLayer):
         if self.is_stationary:
             raise RuntimeError("filter_banks: this layer has one filter bank, see filter_bank")
         pixels = check_size("size", size, len(self.geometry.padding))
-        return self.kernel.at_pixels(self.weights, pixels, self.hardened, 0, math.prod(pixels)).unflatten(0, pixels)
+        banks = self.kernel.at_pixels(self.weights, pixels, self.hardened, 0, math.prod(pixels))
+        return banks.unflatten(-1, [self.kernel_size] * len(pixels)).unflatten(0, pixels)
 
     @property
     def filter(self) -> Tensor:
