@@ -38,7 +38,7 @@ def test_positions_of_volumes_have_three_coordinates() -> None:
 @pytest.mark.parametrize(("space", "count"), [("trivial", 1), ("C4", 1), ("D4", 1), ("C3", 3), ("C8", 2), ("D8", 2)])
 def test_positions_of_the_mean_are_the_pixels_once_for_each_set(space: str, count: int) -> None:
     """Quarter turns map the pixels to themselves, eighths of a turn to others."""
-    found = DomainPoints(domain_of(space), ("translation",)).double().exact("everywhere").squeeze((0, 1))
+    found = DomainPoints(domain_of(space), ("translation",)).double().exact.everywhere.squeeze((0, 1))
     steps, gspace = (np.arange(8) - 3.5) / 4, small.gspace(space)
     pixels = np.array([(x, y) for y in steps for x in steps])  # of the reference image
     actions = [np.array(gspace.basespace_action(element)) for element in gspace.fibergroup.elements]

@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from escnn_relaxed import ContinuousKernel, RelaxedLinear, RelaxedR2Conv, RelaxedR2ConvTransposed
 from escnn_relaxed.kernel.tied import TiedKernel
-from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
 from escnn_relaxed.layer import input_gradients
+from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
 from escnn_relaxed.learning.soft_gradients import gradients, input_chunks
 
 EVERYWHERE = {"rotation": 0.25, "translation": (0.3, 0.5)}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import FIBER_SUBGROUPS
-from ..group.domain import AVERAGES, Domain, averaged_name
+from ..group.domain import AVERAGES, Domain, of_fiber_group
 from ..group.elements import rotation_matrix
 from ..group.exact_constants import ExactConstants
 from ..group.points import Array, positions_in_frames, support_window
@@ -67,6 +67,9 @@ class DomainPoints(ExactConstants):
     """Coordinates a(g, x) of the domain, and of the points over which means are taken."""
 
     action: Tensor
+    origin: Tensor
+    everywhere: Tensor
+    elements: dict[tuple[str, ...], Tensor]
 
     def __init__(self, domain: Domain, subgroups: Sequence[str]) -> None:
         super().__init__()
@@ -82,12 +85,12 @@ class DomainPoints(ExactConstants):
         self._seen = _seen_by_any(self.pixels(domain.reference_size, exact=True).numpy())
         self.set_constant("everywhere", self._seen[None, None])
         elements, reflected = domain.elements(names), domain.sample.reflected
-        self._translates: dict[str, tuple[Array, NDArray[np.int64]]] = {}
+        self._translates: dict[tuple[str, ...], tuple[Array, NDArray[np.int64]]] = {}
         for averaged in AVERAGES:
             numbers = domain.translates(averaged)
             # Of the whole group, the elements hg are the same for every g.
             first = numbers[:1] if numbers.shape[1] == len(numbers) else numbers
-            self._translates[averaged_name("elements", averaged)] = elements[first], reflected[first]
+            self._translates[averaged] = elements[first], reflected[first]
         self._turned_coordinates = domain.turned_coordinates
         self.turn(0.0)
 
@@ -98,27 +101,29 @@ class DomainPoints(ExactConstants):
         self.set_constant("action", self._action @ rotation)
         self.set_constant("everywhere", (self._seen @ rotation)[None, None])
         is_rotation = np.array([name == "rotation" for name in self.columns if name != "translation"], dtype=bool)
-        for name, (coordinates, reflected) in self._translates.items():
+        seen = {}
+        for averaged, (coordinates, reflected) in self._translates.items():
             turned = coordinates.copy()
             if angle and is_rotation.any():
                 turned[..., is_rotation] = self._turned_coordinates(turned[..., is_rotation], reflected, angle)
-            self.set_constant(name, _one_of_equal(_one_of_equal(turned, 0), 1))
+            seen[averaged] = _one_of_equal(_one_of_equal(turned, 0), 1)
+        self.set_constant("elements", seen)
 
     def pixels(self, size: Sequence[int], exact: bool = False) -> Tensor:
         """Return the positions of the pixels of an image in the frame of each element, (M, P, d)."""
-        action = self.exact("action") if exact else self.action
+        action = self.exact.action if exact else self.action
         return positions_in_frames(action, size).flatten(2).movedim(0, -1)
 
     def forward(
         self, frequency: DomainFrequency, averaged: Sequence[str] = (), positions: Tensor | None = None
     ) -> Tensor:
         """Return ω′ ⊙ a(hg, hx) for every h averaged over, (M, P, L, D), M or P 1 where all agree; x = 0 by default."""
-        points = self.constant(averaged_name("elements", averaged)).unsqueeze(1)
+        points = self.elements[of_fiber_group(averaged)].unsqueeze(1)
         if self._has_positions:
             if "translation" in averaged:
-                places = self.constant("everywhere")
+                places = self.everywhere
             else:
-                places = (self.constant("origin") if positions is None else positions).unsqueeze(2)
+                places = (self.origin if positions is None else positions).unsqueeze(2)
             parts = places.unsqueeze(3), points.unsqueeze(2)
             shape = np.broadcast_shapes(*(part.shape[:-1] for part in parts))  # torch's imports sympy
             points = torch.cat([part.expand(*shape, -1) for part in parts], -1).flatten(2, 3)

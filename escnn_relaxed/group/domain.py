@@ -142,20 +142,20 @@ class Domain:
         return {"rotation": of_rotation, "reflection": np.asarray(reflected)[..., None] / 2}
 
 
-def averaged_name(name: str, subgroups: Sequence[str]) -> str:
-    """Return the name of a constant that is averaged over some subgroups of the fiber group."""
-    return "_".join([name, *(subgroup for subgroup in FIBER_SUBGROUPS if subgroup in subgroups)])
+def of_fiber_group(subgroups: Sequence[str]) -> tuple[str, ...]:
+    """Return those of some subgroups that are of the fiber group, as :data:`AVERAGES` has them."""
+    return tuple([name for name in FIBER_SUBGROUPS if name in subgroups])
 
 
 class GroupMeans(ExactConstants):
-    """Matrices (n, M) on the functions of M group elements, each times the mean over some subgroups."""
+    """A matrix (n, M) on the functions of M group elements, times the mean over some subgroups."""
 
-    def __init__(self, domain: Domain, **matrices: NDArray[np.float64]) -> None:
+    matrices: dict[tuple[str, ...], Tensor]
+
+    def __init__(self, domain: Domain, matrix: NDArray[np.float64]) -> None:
         super().__init__()
-        for names in AVERAGES:
-            for name, matrix in matrices.items():
-                self.set_constant(averaged_name(name, names), matrix @ domain.mean_matrix(names))
+        self.set_constant("matrices", {names: matrix @ domain.mean_matrix(names) for names in AVERAGES})
 
-    def averaged(self, name: str, subgroups: Sequence[str] = ()) -> Tensor:
-        """Return a matrix for functions that are averaged over some subgroups first, (n, M)."""
-        return self.constant(averaged_name(name, subgroups))
+    def averaged(self, subgroups: Sequence[str] = ()) -> Tensor:
+        """Return the matrix for functions that are averaged over some subgroups first, (n, M)."""
+        return self.matrices[of_fiber_group(subgroups)]

@@ -45,7 +45,7 @@ class GroupAverage(ExactConstants):
     def by_blocks(self, kernels: Tensor) -> Tensor:
         """Return the mean of many kernels (B, C_out, C_in, T) in double precision, most entries of which are 0."""
         # Only channels that the elements mix are looked at together. Of fields that are sums of irreps these are few.
-        left, right = self.exact("left"), self.exact("right")
+        left, right = self.exact.left, self.exact.right
         mean = torch.zeros_like(kernels)
         for rows in _mixed(left):
             for columns in _mixed(right):

@@ -50,7 +50,7 @@ class DomainFrequency(ExactConstants):
 
     def values(self) -> dict[str, Tensor]:
         """Return ω′ of each subgroup by its name, of translation a value for each axis; copies where it is fixed."""
-        return {name: getattr(self, name) if self.learn else self.constant(name).clone() for name in self.names}
+        return {name: getattr(self, name) if self.learn else getattr(self, name).clone() for name in self.names}
 
     def scale(self, columns: Sequence[str], like: Tensor | None = None) -> Tensor:
         """Return ω′ of each coordinate of the domain, (D,), or (1,) for all; without ``like`` in float64."""
@@ -61,7 +61,7 @@ class DomainFrequency(ExactConstants):
             value, count = zero, sum([column == name for column in columns])
             # A subgroup in which no weights make K soft has no ω′.
             if name in self.names:
-                value = self.exact(name) if like is None else getattr(self, name).to(like)
+                value = getattr(self.exact, name) if like is None else getattr(self, name).to(like)
             scales.append(value if len(value) == count else value.expand(count))
         return scales[0] if len(scales) == 1 else torch.cat([zero[:0], *scales])
 
@@ -106,7 +106,7 @@ class DomainFrequency(ExactConstants):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for name in self._fixed:
-            destination[prefix + name] = self.exact(name).clone()
+            destination[prefix + name] = getattr(self.exact, name).clone()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         _, strict, missing, _, errors = arguments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS
-from ..group.domain import AVERAGES, Domain, averaged_name
+from ..group.domain import AVERAGES, Domain, of_fiber_group
 from ..group.elements import GroupSample
 from ..group.exact_constants import ExactConstants
 from ..group.fields import channel_elements
@@ -73,8 +73,8 @@ class Modulation(ExactConstants, ABC):
         """Return the subgroups that each weight belongs to."""
 
     @abstractmethod
-    def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
-        """Return the functions of each kind of fields at ω′, (number of weights, columns), made of constants."""
+    def _made(self, scale: Tensor, setting: tuple[Any, ...], constants: Any) -> list[Maps]:
+        """Return the functions of each kind of fields at ω′, (number of weights, columns)."""
 
     @abstractmethod
     def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
@@ -83,7 +83,7 @@ class Modulation(ExactConstants, ABC):
     def forward(self, frequency: DomainFrequency, setting: tuple[Any, ...] = ()) -> Tensor:
         """Return the sums of functions with weights; where ω′ is fixed the functions are made once for a setting."""
         if frequency.learn or has_no_values():
-            maps = self._made(frequency.scale(self._columns, self.like), setting, self.constant)
+            maps = self._made(frequency.scale(self._columns, self.like), setting, self)
         else:
             maps = self.remembered((frequency.settings, setting), partial(self._made_exactly, frequency, setting))
         return self.channels(self._combined(maps, self.by_kind()))
@@ -140,6 +140,11 @@ class ElementModulation(Modulation):
     """
 
     elements: Tensor
+    side_functions: Tensor
+    along: Tensor
+    centre: dict[tuple[str, ...], Tensor]
+    functions: dict[int, Tensor]
+    rows: dict[int, Tensor]
 
     def __init__(
         self, fields: Sequence[Representation], domain: Domain, subgroups: Sequence[str], taps: Array, lists: int = 1
@@ -150,8 +155,7 @@ class ElementModulation(Modulation):
         self._rotations = self._columns.count("rotation")
         self.set_constant("elements", 2 * math.pi * domain.elements([*dict.fromkeys(self._columns)]))
         whole = np.full((len(sample),) * 2, 1 / len(sample))
-        for names in AVERAGES:
-            self.set_constant(averaged_name("centre", names), (domain.mean_matrix(names) - whole).T)
+        self.set_constant("centre", {names: (domain.mean_matrix(names) - whole).T for names in AVERAGES})
         reference = torch.tensor([DEFAULT_FREQUENCY], dtype=torch.float64)
         values = self._functions(reference, (), self.exact).numpy()
         sides = _independent_sides(values, sample.action, taps)
@@ -163,13 +167,14 @@ class ElementModulation(Modulation):
         self.set_constant("along", np.reshape(along, (-1, len(sample), len(taps))))
         # Those that f tells apart.
         self._taps = len(taps) if sides else 1
-        self._kind_functions = []
-        for number, kind in enumerate(self.kinds):
-            of_kind = independent(values @ kind.elements.T)
-            self._kind_functions.append(of_kind)
-            self.set_constant(f"functions_{number}", np.array(of_kind, dtype=np.int64))
+        self._kind_functions = [independent(values @ kind.elements.T) for kind in self.kinds]
+        functions, rows = {}, {}
+        for number, (kind, of_kind) in enumerate(zip(self.kinds, self._kind_functions, strict=True)):
+            functions[number] = np.array(of_kind, dtype=np.int64)
             scaled = [_scaled(values[function], kind.elements.T) for function in of_kind]
-            self.set_constant(f"rows_{number}", np.reshape(scaled, (-1, *kind.elements.T.shape)))
+            rows[number] = np.reshape(scaled, (-1, *kind.elements.T.shape))
+        self.set_constant("functions", functions)
+        self.set_constant("rows", rows)
         self._start([len(of_kind) + len(sides) for of_kind in self._kind_functions])
 
     def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
@@ -181,41 +186,41 @@ class ElementModulation(Modulation):
     def moved(self, frequency: DomainFrequency, averaged: Sequence[str], numbers: NDArray[np.int64]) -> Tensor:
         """Return f as an element h moves it, f(h⁻¹c, h⁻¹d), given the number of h⁻¹g for each g of the sample."""
         # With g for h⁻¹g in each mean, ⟨g e, h⁻¹d⟩ becomes ⟨g e, d⟩, and the functions are those at h⁻¹g.
-        values = self._functions(frequency.scale(self._columns, self.like), averaged, self.constant)
-        maps = self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self.constant)
+        values = self._functions(frequency.scale(self._columns, self.like), averaged, self)
+        maps = self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self)
         return self.channels(self._combined(maps, self.by_kind()))
 
-    def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
-        return self._maps_of(self._functions(scale, setting, constant), constant)
+    def _made(self, scale: Tensor, setting: tuple[Any, ...], constants: Any) -> list[Maps]:
+        return self._maps_of(self._functions(scale, setting, constants), constants)
 
-    def _maps_of(self, values: Tensor, constant: Callable[[str], Tensor]) -> list[Maps]:
+    def _maps_of(self, values: Tensor, constants: Any) -> list[Maps]:
         """Return the maps of each kind of fields, given the functions h at the elements, (J, M)."""
-        sides = (values.index_select(0, constant("side_functions")).unsqueeze(1) @ constant("along")).squeeze(1)
+        sides = (values.index_select(0, constants.side_functions).unsqueeze(1) @ constants.along).squeeze(1)
         made: list[Maps] = []
         for number, kind in enumerate(self.kinds):
-            of_kind = values.index_select(0, constant(f"functions_{number}"))
-            rows = (of_kind.unsqueeze(1) @ constant(f"rows_{number}")).squeeze(1).unsqueeze(-1)
+            of_kind = values.index_select(0, constants.functions[number])
+            rows = (of_kind.unsqueeze(1) @ constants.rows[number]).squeeze(1).unsqueeze(-1)
             if self._side_functions:
                 of_sides = sides.unsqueeze(1).expand(-1, len(kind.elements), -1)
                 rows = torch.cat([rows.expand(-1, -1, sides.shape[1]), of_sides])
             made.append((rows.flatten(1),))
         return made
 
-    def _functions(self, scale: Tensor, averaged: Sequence[str], constant: Callable[[str], Tensor]) -> Tensor:
+    def _functions(self, scale: Tensor, averaged: Sequence[str], constants: Any) -> Tensor:
         """Return the functions h of each element, (J, M), averaged over some subgroups, less their means."""
-        first = (constant("elements") * scale).tanh().mT
+        first = (constants.elements * scale).tanh().mT
         functions = [first]
         if self._rotations > 2:  # a rotation of the plane has two coordinates
             functions.append(first[: self._rotations].square())
         if 0 < self._rotations < len(first):
             functions.append((first[: self._rotations, None] * first[self._rotations :]).flatten(0, 1))
         values = torch.cat(functions) if len(functions) > 1 else first
-        return values @ constant(averaged_name("centre", averaged))
+        return values @ constants.centre[of_fiber_group(averaged)]
 
     def tap_functions(self) -> Tensor:
         """Return an orthonormal basis of the functions of the taps that f may be a sum of, (n, T), or (1, 1)."""
         # 1 for the weights of group elements, and those that sides are made of whatever ω′ is.
-        along = self.exact("along")
+        along = self.exact.along
         if not len(along):
             return torch.ones(1, 1)
         functions = torch.cat([torch.ones_like(along[0, :1]), along.flatten(0, 1)])
@@ -239,7 +244,7 @@ class ElementModulation(Modulation):
 class InputModulation(ElementModulation):
     """f of pairs of an output channel, in fields of some numbers, and an input channel: functions of its elements."""
 
-    rows: Tensor
+    lists: Tensor
 
     def __init__(
         self,
@@ -253,7 +258,7 @@ class InputModulation(ElementModulation):
         # The list of weights of each output channel; those without take the last one, of zeros.
         lists = [numbers.index(number) if number in numbers else len(numbers) for number in range(len(out_fields))]
         sizes = [field.size for field in out_fields]
-        self.set_constant("rows", np.repeat(lists, sizes).astype(np.int64))
+        self.set_constant("lists", np.repeat(lists, sizes).astype(np.int64))
         self._is_plain = lists == list(range(len(out_fields))) and set(sizes) == {1}
 
     def channels(self, parts: Sequence[Tensor]) -> Tensor:
@@ -262,7 +267,7 @@ class InputModulation(ElementModulation):
         f = f if f.dim() == 3 else f.unsqueeze(0)
         if self._is_plain:
             return f
-        return torch.cat([f, f.new_zeros(1, *f.shape[1:])]).index_select(0, self.rows)
+        return torch.cat([f, f.new_zeros(1, *f.shape[1:])]).index_select(0, self.lists)
 
 
 def _scaled(function: Array, part: Array) -> Array:

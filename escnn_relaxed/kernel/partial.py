@@ -95,7 +95,7 @@ class GroupWindow(GroupMeans):
     reflected: Tensor
 
     def __init__(self, domain: Domain, channels: NDArray[np.float64], start: Mapping[str, float], learn: bool) -> None:
-        super().__init__(domain, channels=channels)
+        super().__init__(domain, channels)
         angle = np.abs(principal_angle(domain.sample.rotation))
         self.set_constant("distance", angle / max(angle.max(), 1e-12))
         self.set_constant("reflected", domain.sample.reflected.astype(np.float64))
@@ -124,7 +124,7 @@ class GroupWindow(GroupMeans):
 
     def forward(self, averaged: Sequence[str] = ()) -> Tensor:
         """Return the value for each channel, (C,), of the mean of w over some subgroups."""
-        return self.averaged("channels", averaged) @ self.elements(self.narrowing())
+        return self.averaged(averaged) @ self.elements(self.narrowing())
 
     def narrowing_for(self, softness: float, along: Mapping[str, float], energy: Tensor, where: str) -> float:
         """Return the factor of some ν, cut off at 1, that makes a kernel of this energy in each channel so soft."""
@@ -133,7 +133,7 @@ class GroupWindow(GroupMeans):
         def softness_at(factor: float) -> float:
             narrowing = {name: min(factor * value, 1.0) for name, value in along.items()}
             elements = exact.elements({name: torch.tensor(value).double() for name, value in narrowing.items()})
-            rows, means = (exact.averaged("channels", names) @ elements for names in ((), SUBGROUPS))
+            rows, means = (exact.averaged(names) @ elements for names in ((), SUBGROUPS))
             return float(soft_share(((rows - means).square() * energy).sum(), (means.square() * energy).sum()))
 
         if softness > softness_at(1.0):

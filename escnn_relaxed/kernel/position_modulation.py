@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ class PositionModulation(Modulation):
 
     action: Tensor
     tap_directions: Tensor
+    gains: dict[int, Tensor]
+    directions: dict[int, Tensor]
 
     def __init__(
         self, fields: Sequence[Representation], domain: Domain, taps: Array, all_directions: bool = False
@@ -44,20 +46,19 @@ class PositionModulation(Modulation):
         # 1 and d/|d| of each tap.
         self.set_constant("tap_directions", np.concatenate([np.ones((1, len(taps))), directions(taps)]))
         reference = torch.full((domain.dimension,), DEFAULT_FREQUENCY, dtype=torch.float64)
-        values = position_functions(self.exact("action"), reference, domain.reference_size).numpy()
-        self._numbers: list[int] = []  # of gains of a field
-        counts = []
+        values = position_functions(self.exact.action, reference, domain.reference_size).numpy()
+        gains, ways = {}, {}
         for number, kind in enumerate(self.kinds):
-            gains = _scaled(*_gains(values, kind))
+            gains[number] = _scaled(*_gains(values, kind))
             has_elements = len(kind.elements) > 1 or len(sample) == 1
             has_directions = (all_directions or not has_elements) and np.abs(directions(taps)).max() > 0
-            ways = _scaled(*_directions(values, sample.action, directions(taps) if has_directions else None))
-            self.set_constant(f"gains_{number}", gains)
-            self.set_constant(f"directions_{number}", ways)
-            self._numbers.append(len(gains))
-            counts.append(len(gains) + len(ways))
-        self.has_directions = any(len(self.exact(f"directions_{number}")) for number in range(len(self.kinds)))
-        self._start(counts)
+            along = directions(taps) if has_directions else None
+            ways[number] = _scaled(*_directions(values, sample.action, along))
+        self.set_constant("gains", gains)
+        self.set_constant("directions", ways)
+        self._numbers = [len(gains[number]) for number in gains]  # of gains of a field
+        self.has_directions = any(map(len, ways.values()))
+        self._start([len(gains[number]) + len(ways[number]) for number in gains])
 
     def factors(self, frequency: DomainFrequency, size: tuple[int, ...]) -> Tensor:
         """Return factors at the pixels, (1, C_out, pixels along each axis): 1 + a. With directions (1 + d, …): v."""
@@ -65,8 +66,7 @@ class PositionModulation(Modulation):
 
     def coefficients(self) -> Tensor:
         """Return the map from the functions of the position for all elements to the factors, (R, C_out, J·M)."""
-        parts = [(self.constant(f"gains_{n}"), self.constant(f"directions_{n}")) for n in range(len(self.kinds))]
-        maps = [(gains.flatten(1), ways.flatten(1)) for gains, ways in parts]
+        maps = [(self.gains[n].flatten(1), self.directions[n].flatten(1)) for n in range(len(self.kinds))]
         return self.channels(self._combined(maps, self.by_kind()))
 
     def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
@@ -80,12 +80,12 @@ class PositionModulation(Modulation):
             parts.append(part)
         return parts
 
-    def _made(self, scale: Tensor, setting: tuple[Any, ...], constant: Callable[[str], Tensor]) -> list[Maps]:
+    def _made(self, scale: Tensor, setting: tuple[Any, ...], constants: Any) -> list[Maps]:
         # At the pixels of an image: gains (n, rows·P), directions (n, d·P).
-        values = position_functions(constant("action"), scale, setting).flatten(0, 1)
+        values = position_functions(constants.action, scale, setting).flatten(0, 1)
         made: list[Maps] = []
         for number in range(len(self.kinds)):
-            parts = [constant(f"{name}_{number}") for name in ("gains", "directions")]
+            parts = constants.gains[number], constants.directions[number]
             gains, ways = ((part.flatten(0, 1) @ values).unflatten(0, part.shape[:2]).flatten(1) for part in parts)
             made.append((gains, ways))
         return made

@@ -95,14 +95,18 @@ class ResidualKernel(RelaxingKernel):
 class NearestSteerable(ExactConstants):
     """The projection of kernels (C_out, C_in, T) on a steerable basis, where ρ is orthogonal."""
 
+    inverses: dict[int, Tensor]
+
     def __init__(self, basis: SteerableBasis, orthogonal: OrthogonalBasis) -> None:
         super().__init__()
         self.basis, self.orthogonal = basis, orthogonal
+        inverses = {}
         for number, (names, _, elements) in enumerate(basis.by_pair(exact=True)):
             in_field, out_field = (field_named(name, fields) for name, fields in zip(names, basis.fields, strict=True))
             rows = OrthogonalBasis([in_field], [out_field]).double()(elements.movedim(0, -1)).flatten(0, 2)
             gram = (rows.mT @ rows).numpy()
-            self.set_constant(f"inverse_{number}", np.linalg.pinv(gram, rcond=_DEPENDENT, hermitian=True))
+            inverses[number] = np.linalg.pinv(gram, rcond=_DEPENDENT, hermitian=True)
+        self.set_constant("inverses", inverses)
 
     def forward(self, kernel: Tensor) -> Tensor:
         """Return the nearest kernel of the basis."""
@@ -112,5 +116,5 @@ class NearestSteerable(ExactConstants):
             # (o, a, i, b, taps) → (o·i, a·b·taps)
             of_pair = entries[pair.outs][:, :, pair.ins].transpose(1, 2).flatten(0, 1).flatten(1)
             products = of_pair @ elements.flatten(1).mT
-            weights.append((products @ self.constant(f"inverse_{number}")).flatten())
+            weights.append((products @ self.inverses[number]).flatten())
         return self.basis(torch.cat(weights))

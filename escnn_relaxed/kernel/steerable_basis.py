@@ -43,6 +43,8 @@ class SteerableBasis(ExactConstants):
     """The map from weights of ``R2Conv`` to its filter bank: one matrix product for each pair of representations."""
 
     order: Tensor
+    elements: dict[int, Tensor]
+    orbits: dict[int, Tensor]
 
     def __init__(
         self, in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, expansion: Any
@@ -55,16 +57,20 @@ class SteerableBasis(ExactConstants):
         self.fields = in_type, out_type
         ins, outs = (channels_by_name(field_type.representations) for field_type in self.fields)
         symmetries = functools.cache(lambda: grid_symmetries(in_type.gspace, taps))
+        values, singles, orbits = {}, {}, {}
         for number, names in enumerate(() if expansion is None else expansion._representations_pairs):
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             fields = field_named(names[0], in_type), field_named(names[1], out_type)
             basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
             weights, sizes = slice(*expansion._weights_ranges[names]), (fields[1].size, fields[0].size)
             self.pairs.append(_Pair(names, outs[names[1]], ins[names[0]], weights, basis.attributes, sizes))
-            self.set_constant(f"basis_{number}", basis.values, single=basis.single)
+            values[number], singles[number] = basis.values, basis.values if basis.single is None else basis.single
             if basis.orbits is not None:
-                self.set_constant(f"orbits_{number}", basis.orbits)
+                orbits[number] = basis.orbits
             self.fingerprint.append(basis.fingerprint)
+        has_singles = any(singles[number] is not values[number] for number in values)
+        self.set_constant("elements", values, single=singles if has_singles else None)
+        self.set_constant("orbits", orbits)
         self.dimension = 0 if expansion is None else expansion.dimension()
         self.set_constant("order", pair_rows([(pair.outs, pair.ins) for pair in self.pairs], self._size[:2]))
         self._counts = [pair.weights.stop - pair.weights.start for pair in self.pairs]
@@ -74,9 +80,9 @@ class SteerableBasis(ExactConstants):
     def by_pair(self, exact: bool = False) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
         """Yield each pair of representations, the place of its weights, its basis (B, |A|, |B|, taps)."""
         for number, pair in enumerate(self.pairs):
-            read, orbits = self.exact if exact else self.constant, f"orbits_{number}"
-            values = read(f"basis_{number}")
-            entries = values.index_select(1, read(orbits)) if orbits in self._masters else values.flatten(1)
+            constants: Any = self.exact if exact else self
+            values, orbits = constants.elements[number], constants.orbits.get(number)
+            entries = values.flatten(1) if orbits is None else values.index_select(1, orbits)
             yield pair.names, pair.weights, entries.view(len(values), *pair.sizes, -1)
 
     def start_weights(self) -> Tensor:
@@ -102,8 +108,8 @@ class SteerableBasis(ExactConstants):
         products: list[Tensor] = []
         parts = weights.split(self._counts) if len(self.pairs) > 1 else (weights,)
         for number, part in enumerate(parts[: len(self.pairs)]):
-            basis = getattr(self, f"basis_{number}").flatten(1)
-            product, orbits = part.view(-1, len(basis)) @ basis, getattr(self, f"orbits_{number}", None)
+            basis, orbits = self.elements[number].flatten(1), self.orbits.get(number)
+            product = part.view(-1, len(basis)) @ basis
             # Of a large basis these are the values of orbits of entries.
             products.append(product if orbits is None else product.index_select(1, orbits))
         if self._is_one_pair:

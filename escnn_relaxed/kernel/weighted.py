@@ -17,11 +17,20 @@ from .kernel import KernelBuilder, KernelConfig, WeightGroup
 from .strict import RelaxingKernel, StrictKernel
 
 
+class _ElementWeights(GroupMeans):
+    """Functions of the group elements, and the elements of the channels of both sides."""
+
+    of_columns: Tensor
+    of_rows: Tensor
+    weighs_columns: Tensor
+
+
 class WeightedKernel(RelaxingKernel):
     """K = Σ_l w_l(g′) K_l, w_l = a_l + Σ_i b_li c_i, with orthonormal functions c of mean 0 on the group."""
 
     way = "weighted"
     further: Any
+    elements: _ElementWeights
 
     def __init__(self, config: KernelConfig, strict: KernelBuilder = StrictKernel, banks: int = 2) -> None:
         others = range(1, check_integer("banks", banks, 1))
@@ -35,7 +44,7 @@ class WeightedKernel(RelaxingKernel):
                 f"in_type or out_type must be of regular and quotient fields, whose channels are the group elements "
                 f"that weights are for, got {names[0]} and {names[1]}"
             )
-        self.elements = GroupMeans(config.domain, contrasts=helmert(len(sample)))
+        self.elements = _ElementWeights(config.domain, helmert(len(sample)))
         self.elements.set_constant("of_columns", in_elements.T)
         self.elements.set_constant("of_rows", out_elements.T)
         self.elements.set_constant("weighs_columns", in_has_any[:, None])
@@ -51,17 +60,17 @@ class WeightedKernel(RelaxingKernel):
 
     def group_weights(self, averaged: Sequence[str] = ()) -> Tensor:
         """Return w of each element, (L, M), or their means over some subgroups."""
-        return torch.addmm(self.means[:, None], self.deviations, self.elements.averaged("contrasts", averaged))
+        return torch.addmm(self.means[:, None], self.deviations, self.elements.averaged(averaged))
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, T); its mean over subgroups has the means of the weights."""
         kernels = [self.strict(values) for values in (weights, *self.further_weights)]
         kernels += [kernel(None) for kernel in self.further]
         weights_of_elements, elements = self.group_weights(averaged), self.elements
-        factors = (weights_of_elements @ elements.constant("of_columns"))[:, None, :, None]
+        factors = (weights_of_elements @ elements.of_columns)[:, None, :, None]
         if not self._weighs_columns_alone:
-            rows = (weights_of_elements @ elements.constant("of_rows"))[:, :, None, None]
-            factors = torch.where(elements.constant("weighs_columns"), factors, rows)
+            rows = (weights_of_elements @ elements.of_rows)[:, :, None, None]
+            factors = torch.where(elements.weighs_columns, factors, rows)
         parts = [factor * kernel for factor, kernel in zip(factors, kernels, strict=True)]
         return sum(parts[1:], parts[0])
 
@@ -87,7 +96,7 @@ class WeightedKernel(RelaxingKernel):
             kernel.start(None, kernel.default_softness)
         count, others = self.deviations.shape
         self.means.fill_(1 / math.sqrt(count))
-        self.deviations.copy_(torch.randn(count, others + 1) @ self.elements.averaged("contrasts").mT)
+        self.deviations.copy_(torch.randn(count, others + 1) @ self.elements.averaged().mT)
         self.scale_to(weights, softness)
 
     def strict_state(self) -> dict[str, Tensor]:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..checks import check_bool
-from ..group.exact_constants import EvaluationMemo, follow
+from ..group.evaluation_memo import EvaluationMemo
+from ..group.exact_constants import follow
 from ..group.linear_maps import InvariantBias
 from ..integral.at_pixels import BanksAtPixels, integrate_at_pixels
 from ..integral.factors import as_weight, integrate
