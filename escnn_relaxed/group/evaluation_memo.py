@@ -98,8 +98,8 @@ class _TensorPlaces:
 
 
 def _words(tensor: Tensor) -> Tensor:
-    # Slices of a vector of all parameters may begin or end within a word.
-    ends = tensor.storage_offset() | tensor.numel()
-    if tensor.numel() < _LARGE or not tensor.is_contiguous() or ends * tensor.element_size() % 8:
+    if (numel := tensor.numel()) < _LARGE or not tensor.is_contiguous():
         return tensor
-    return tensor.view(-1).view(torch.int64)
+    # Slices of a vector of all parameters may begin or end within a word.
+    is_whole = (tensor.storage_offset() | numel) * tensor.element_size() % 8 == 0
+    return tensor.view(-1).view(torch.int64) if is_whole else tensor
