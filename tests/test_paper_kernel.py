@@ -179,6 +179,29 @@ def test_frequencies_that_are_no_whole_numbers_jump_in_log_coordinates(frequency
         layer_between(HIDDEN, HIDDEN, relax={"rotation": frequency}, **LOG, **filtered)
 
 
+@pytest.mark.usefixtures("warnings_not_yet_given")
+@pytest.mark.filterwarnings("ignore:.*a learned ω′ leaves the whole numbers")
+@pytest.mark.parametrize("learn", [False, True])
+def test_a_frequency_that_is_set_or_loaded_jumps_as_one_at_the_start_does(learn: bool) -> None:
+    def layer() -> RelaxedR2Conv:
+        kernel = ContinuousKernel(hidden_size=4, **LOG)
+        return RelaxedR2Conv(HIDDEN, HIDDEN, 3, learn_relaxation=learn, kernel=kernel)
+
+    first, second = layer(), layer()
+    first.set_domain_frequency(rotation=2.0)
+    second.load_state_dict(first.state_dict())  # warnings are errors
+    with pytest.warns(UserWarning, match=r"jumps where the angle does.*, got ω′ = 0.375"):
+        first.set_domain_frequency(rotation=0.375)
+    state = first.state_dict()
+    state["kernel.frequency.rotation"].fill_(0.625)
+    with pytest.warns(UserWarning, match=r"jumps where the angle does.*, got ω′ = 0.625"):
+        second.load_state_dict(state)
+    state["kernel.frequency.rotation"].fill_(5.0)
+    with pytest.warns(UserWarning, match="load_state_dict: the domain frequency 5 of rotation is above 4 .* it aliases"):
+        second.load_state_dict(state)
+    second.load_state_dict(state)
+
+
 def test_a_learned_frequency_leaves_the_whole_numbers() -> None:
     with pytest.warns(UserWarning, match="a learned ω′ leaves the whole numbers"):
         RelaxedR2Conv(HIDDEN, HIDDEN, 3, relax={"rotation": 1.0}, learn_relaxation=True, kernel=ContinuousKernel(**LOG))

@@ -65,10 +65,10 @@ class SteeredKernel(Kernel):
             formula = "N/2" if is_log else "N/4π, above which features hold harmonics over N/2,"
             reason = f"{formula} for N = {rotations:g} rotations in a turn"
             self.frequency.limits["rotation"] = (resolved, reason)
+        if is_log and self.net.can_be_periodic:  # another net jumps at every frequency, as its docstring says
+            self._warn_of_jumps(frequencies["rotation"] if sees_relative else 1.0)
         for name, value in self.frequency.values().items():
-            self.frequency.warn_of_aliasing("relax", name, value.tolist())
-        if is_log:
-            _warn_of_jumps(self.frequency, frequencies["rotation"] if sees_relative else 1.0, self.net)
+            self.frequency.warn("relax", name, value.tolist())
 
     def _new_net(self) -> KernelNet:
         """Return a newly drawn kernel net for the coordinates of this kernel."""
@@ -78,6 +78,23 @@ class SteeredKernel(Kernel):
         if self.config.domain.form == "log":
             net.make_periodic(*([n for n, name in enumerate(names) if name == "rotation"] for names in columns))
         return net
+
+    def _warn_of_jumps(self, of_relative: float) -> None:
+        """Warn once where K is not smooth on the circle, now or once ω′ is another: log coordinates want whole ones."""
+        jumps = (
+            "rotation_coordinates='log': the kernel jumps where the angle does, at half a turn, unless ω and ω′ of "
+            "rotation are whole numbers (rotation_coordinates='circle' is smooth at every frequency)"
+        )
+        if of_relative % 1:
+            warn_once(f"{jumps}, got ω = {of_relative:g}")
+        if "rotation" in self.frequency.names:
+            self.frequency.jumps["rotation"] = jumps
+            value = self.frequency.values()["rotation"].item()
+            if self.frequency.learn and not (of_relative % 1 or value % 1):
+                warn_once(
+                    "rotation_coordinates='log': a learned ω′ leaves the whole numbers, so the kernel jumps where the "
+                    "angle does, at half a turn; rotation_coordinates='circle' is smooth at every frequency"
+                )
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K where it is the same at all positions, (C_out, C_in, k, …)."""
@@ -242,21 +259,6 @@ class SteeredKernel(Kernel):
             "filter frequency": options.frequencies(config.kernel_size),
             "rotation coordinates": config.domain.form,
         }
-
-
-def _warn_of_jumps(frequency: DomainFrequency, of_relative: float, net: KernelNet) -> None:
-    """Warn once where a kernel is not smooth on the circle: log coordinates want a periodic net and whole numbers."""
-    if not net.can_be_periodic:
-        return  # its docstring says that it jumps
-    values = [of_relative, *(value.item() for name, value in frequency.values().items() if name == "rotation")]
-    remedy = "rotation_coordinates='circle' is smooth at every frequency"
-    if any(value % 1 for value in values):
-        warn_once(
-            f"rotation_coordinates='log': the kernel jumps where the angle does, at half a turn, since ω and ω′ of "
-            f"rotation are {values} and no whole numbers; {remedy}"
-        )
-    elif frequency.learn and "rotation" in frequency.names:
-        warn_once(f"rotation_coordinates='log': a learned ω′ leaves the whole numbers, so the kernel jumps; {remedy}")
 
 
 def _check_can_be_drawn(config: KernelConfig) -> None:
