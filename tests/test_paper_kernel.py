@@ -197,7 +197,9 @@ def test_a_frequency_that_is_set_or_loaded_jumps_as_one_at_the_start_does(learn:
     with pytest.warns(UserWarning, match=r"jumps where the angle does.*, got ω′ = 0.625"):
         second.load_state_dict(state)
     state["kernel.frequency.rotation"].fill_(5.0)
-    with pytest.warns(UserWarning, match="load_state_dict: the domain frequency 5 of rotation is above 4 .* it aliases"):
+    with pytest.warns(
+        UserWarning, match="load_state_dict: the domain frequency 5 of rotation is above 4 .* it aliases"
+    ):
         second.load_state_dict(state)
     second.load_state_dict(state)
 

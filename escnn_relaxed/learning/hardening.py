@@ -132,7 +132,7 @@ def harden_by_trials(
     # Layers can be made strict in each of these alone, some in several subgroups together.
     choices: dict[frozenset[str], None] = {}
     for group in soft_groups(network):
-        names = {*layers[group.layer].relaxed_subgroups, *group.weights.subgroups}
+        names = {*layers[group.layer].kernel.relaxed_subgroups, *group.weights.subgroups}
         together = (
             [group.weights.subgroups] if group.weights.needs_all else [frozenset({name}) for name in joint(names)]
         )
