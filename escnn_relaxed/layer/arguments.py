@@ -20,10 +20,12 @@ from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometr
 from ..kernel.domain_frequency import Frequency, named_subgroups, starting_frequency
 from ..kernel.kernel import Kernel, KernelBuilder, KernelConfig
 from ..kernel.tied import TiedKernel
-from ..torch_modes import has_no_values
+from ..torch_modes import has_no_values, has_values
 
 # The rotations by which SO(2) and O(2) are sampled.
 _SAMPLES = 16
+# Units in the last place by which sums in two orders differ.
+_SUMMED = 64
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 # The base space of each kind of gspace, in words.
 _SPACES = {
@@ -268,6 +270,23 @@ def check_softness(value: Any, name: str = "initial_softness") -> float:
     if not 0 <= softness < 1:
         raise ValueError(f"{name} must be in [0, 1), got {value}")
     return softness
+
+
+@torch.no_grad()
+def check_follows(name: str, value: Any, own: Tensor | None, parameter: str) -> None:
+    """Raise a ``ValueError`` for a value of what escnn's layers store, and a layer computes, that is another one."""
+    if value is not None and not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}: {value!r}")
+    is_alike = value is own if value is None or own is None else value.shape == own.shape
+    if value is not None and own is not None and is_alike and has_values(value, own):
+        # It may be from another device or of another dtype.
+        rounding = _SUMMED * max(torch.finfo(of.dtype).eps for of in (value, own))
+        is_alike = bool((value.to(own) - own).abs().amax() <= rounding * own.abs().amax())
+    if not is_alike:
+        raise ValueError(
+            f"{name} is computed from `{parameter}` in each call and cannot be another: change `{parameter}`, or take "
+            f"the convolution that export() returns, which has a weight and a bias of its own"
+        )
 
 
 def check_keywords(taker: str, given: Mapping[str, Any], known: tuple[str, ...], others: str) -> None:

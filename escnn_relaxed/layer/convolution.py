@@ -13,6 +13,7 @@ from ..checks import check_no_hooks, check_size
 from ..integral.factors import FactoredConvolution
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
 from ..kernel.tied import TiedKernel
+from .arguments import check_follows
 from .relaxed_layer import RelaxedLayer
 
 
@@ -64,7 +65,7 @@ class RelaxedConvolution(RelaxedLayer):
 
     @property
     def filter(self) -> Tensor:
-        """The filter bank, as in ``R2Conv``.
+        """The filter bank, as in ``R2Conv``. It follows from the weights in both modes, so no other can be set.
 
         Raises:
             AttributeError: where K depends on the position. torch expects this error of a missing attribute.
@@ -79,6 +80,10 @@ class RelaxedConvolution(RelaxedLayer):
         if not self.is_stationary:
             raise AttributeError("filter: this layer is soft in translation and has several, see filter_banks")
         return self.filter_bank()
+
+    @filter.setter
+    def filter(self, value: Tensor) -> None:
+        check_follows("filter", value, self.filter_bank(), "weights")
 
     @torch.no_grad()
     def export(self) -> nn.Module:

@@ -11,7 +11,7 @@ from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..checks import check_bool
+from ..checks import check_flag
 from ..group.exact_constants import EvaluationMemo, follow
 from ..group.linear_maps import InvariantBias
 from ..integral.at_pixels import BanksAtPixels, integrate_at_pixels
@@ -20,7 +20,7 @@ from ..integral.geometry import Geometry, image_size
 from ..kernel.steerable_basis import BasisElements
 from ..torch_modes import full_precision
 from . import state_dict as states
-from .arguments import Softening, check_dtype, check_input, check_shape, check_softness, shown_arguments
+from .arguments import Softening, check_dtype, check_follows, check_input, check_shape, check_softness, shown_arguments
 from .equivariance_check import check_equivariance
 from .softness import LayerWithSoftness
 
@@ -45,7 +45,7 @@ class RelaxedLayer(LayerWithSoftness):
         self.geometry = geometry
         self._memo = EvaluationMemo()
         self._register_state_dict_hook(states.complete)
-        expansion = InvariantBias(out_type) if check_bool("bias", bias) else None
+        expansion = InvariantBias(out_type) if check_flag("bias", bias) else None
         self.bias_expansion = None if expansion is None or not expansion.dimension else expansion
         values = None if self.bias_expansion is None else nn.Parameter(torch.zeros(self.bias_expansion.dimension))
         self.register_parameter("bias", values)
@@ -55,7 +55,7 @@ class RelaxedLayer(LayerWithSoftness):
         weights = self.kernel.start_weights()
         self.register_parameter("weights", None if weights is None else nn.Parameter(weights))
         self.kernel.start(self.weights, self.kernel.default_softness if softness is None else softness)
-        if not check_bool("initialize", initialize) and weights is not None:
+        if not check_flag("initialize", initialize) and weights is not None:
             nn.init.zeros_(self.weights)
 
     def forward(self, input: GeometricTensor) -> GeometricTensor:
@@ -108,9 +108,16 @@ class RelaxedLayer(LayerWithSoftness):
 
     @property
     def expanded_bias(self) -> Tensor | None:
-        """The bias of each channel, (C_out,), as in ``R2Conv``; None without trivial irreps or with ``bias=False``."""
+        """The bias of each channel, (C_out,), as in ``R2Conv``; None without trivial irreps or with ``bias=False``.
+
+        It follows from ``bias`` in both modes. Code that stores it anew, as after the loading of a state, may do so.
+        """
         with full_precision(self.like):
             return None if self.bias_expansion is None else self.bias_expansion(self.bias)
+
+    @expanded_bias.setter
+    def expanded_bias(self, value: Tensor | None) -> None:
+        check_follows("expanded_bias", value, self.expanded_bias, "bias")
 
     @property
     def kernel_types(self) -> tuple[FieldType, FieldType]:
