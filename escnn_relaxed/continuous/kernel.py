@@ -15,14 +15,12 @@ from typing_extensions import Self
 from ..checks import check_choice, check_integer, check_not_negative, warn_once
 from ..group.fields import FieldStructure
 from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
-from ..kernel.kernel import Kernel, KernelConfig, Names, Size, WeightGroup
+from ..kernel.kernel import Kernel, KernelConfig, WeightGroup
 from .coordinates import DomainPoints, FilterPoints
 from .nets import FourierKernel, KernelNet
 from .start import few_of, gain, start_weights
 from .steering import SteeredAverage, sees_relative_element
 
-# Values of features and filter banks that are made at a time.
-_MOST_VALUES = 2**23
 # ω of the relative element. In log coordinates a kernel is smooth on the circle at whole numbers.
 _RELATIVE = {"rotation": 0.3, "reflection": 1.0}
 _RELATIVE_IN_LOG = {"rotation": 1.0, "reflection": 1.0}
@@ -36,6 +34,7 @@ class SteeredKernel(Kernel):
 
     default_softness = 0.01
     is_factored = False
+    public_name = "ContinuousKernel"
 
     def __init__(self, config: KernelConfig, options: ContinuousKernel) -> None:
         super().__init__(config)
@@ -112,26 +111,6 @@ class SteeredKernel(Kernel):
         window, taps = self.filter_points.window, self.filter_points.taps
         features = taps.shape[0] * taps.shape[1] * len(window) * (self.options.hidden_size + 1)
         return features + self.config.out_type.size * self.config.in_type.size * len(window)
-
-    def energies(
-        self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the positions."""
-        if not self.varies(hardened):
-            return super().energies(weights, hardened, averaged, size)
-        size = size or self.config.domain.reference_size
-        count, energy = math.prod(size), self.orthogonal_basis.energy
-        chunk = max(1, _MOST_VALUES // self.values_at_a_pixel())
-        soft = strict = self.filter_points.window.new_zeros(())
-        mean = None if self.varies(averaged) else self(weights, averaged).unsqueeze(0)
-        for start in range(0, count, chunk):
-            end = min(start + chunk, count)
-            kernel = self.at_pixels(weights, size, hardened, start, end)
-            projected = self.at_pixels(weights, size, averaged, start, end) if mean is None else mean
-            # The position last, as another axis of the taps.
-            soft = soft + energy((kernel - projected).movedim(0, -1))
-            strict = strict + energy(projected.movedim(0, -1)) * (len(kernel) if len(projected) == 1 else 1)
-        return soft / count, strict / count
 
     def features(
         self, net: KernelNet, frequency: DomainFrequency, averaged: Sequence[str] = (), positions: Tensor | None = None

@@ -19,6 +19,7 @@ from ..group.kept import kept_group
 from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometry
 from ..kernel.domain_frequency import Frequency, named_subgroups, starting_frequency
 from ..kernel.kernel import Kernel, KernelBuilder, KernelConfig
+from ..kernel.strict import RelaxingKernel
 from ..kernel.tied import TiedKernel
 from ..torch_modes import has_no_values, has_values
 
@@ -221,6 +222,7 @@ class Softening:
         kernel: Any = (self.kernel or TiedKernel)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
         if not isinstance(kernel, Kernel):
             raise TypeError(f"kernel must return a Kernel, got {type(kernel).__name__} from {self.kernel!r}")
+        self._warn_of_other_subgroups(kernel)
         rigid = [name for name in kernel.cannot_be_soft if name in named_subgroups(self.relax)]
         if rigid:
             warn_once(
@@ -230,6 +232,23 @@ class Softening:
                 f"the centre would, too. Leave it out of relax where the layer shall be strict"
             )
         return kernel
+
+    def _warn_of_other_subgroups(self, kernel: Kernel) -> None:
+        """Warn once of a kernel that is not soft in what ``relax`` names, or that is soft in what it does not name."""
+        soft, named = kernel.relaxed_subgroups, named_subgroups(self.relax)
+        ignored = [name for name in named if name not in (*soft, *kernel.cannot_be_soft)]
+        if ignored:
+            warn_once(
+                f"relax: a {kernel.public_name} cannot be soft in {', '.join(ignored)}, and the layer stays strict "
+                f"there: take another kernel, or leave {'them' if len(ignored) > 1 else 'it'} out of relax"
+            )
+        # Other ways to relax have no ω′, and so no `relax`.
+        unasked = [name for name in soft if name not in kernel.config.relax]
+        if unasked and not isinstance(kernel, RelaxingKernel):
+            warn_once(
+                f"relax: a {kernel.public_name} is soft in {', '.join(unasked)}, which relax={self.relax!r} leaves "
+                f"out: its relaxed_subgroups must be of config.relax, and it must be strict in all others"
+            )
 
     def _acting_gspace(self, in_type: FieldType) -> Any:
         """Return the gspace by whose base space elements are known: of features without one that of their group."""

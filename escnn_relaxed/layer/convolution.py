@@ -105,8 +105,9 @@ class RelaxedConvolution(RelaxedLayer):
         modulation = self.kernel.position_modulation if isinstance(self.kernel, TiedKernel) else None
         if modulation is None:
             raise RuntimeError(
-                "export: a ContinuousKernel that is soft in translation has no form on plain tensors, since its filter "
-                "banks are made at every pixel; harden('translation') gives it one, and the default kernel has one"
+                f"export: a {self.kernel.public_name} that is soft in translation has no form on plain tensors, since "
+                f"its own code makes what belongs to each pixel; harden('translation') gives it one, and the default "
+                f"kernel has one"
             )
         weight, _, bias = self._filters(self.kernel.config.domain.reference_size, self.hardened)
         columns = ("translation",) * len(self.geometry.padding)

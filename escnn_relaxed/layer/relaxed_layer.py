@@ -84,11 +84,12 @@ class RelaxedLayer(LayerWithSoftness):
         if kernel.varies(self.hardened):
             if not kernel.is_factored:
                 check_dtype(input.tensor, self.like)
-                banks = BanksAtPixels(kernel, self.geometry.domain_size(input.tensor), self.hardened)
+                size = self.geometry.domain_size(input.tensor)
+                banks = BanksAtPixels(kernel, self.weights, size, self.hardened)
                 output = integrate_at_pixels(input.tensor, banks, self.expanded_bias, self.geometry)
                 return GeometricTensor(output, self.out_type)
             size = self.geometry.output_size(*image_size(input.tensor))
-        if self.training:
+        if self.training or kernel.is_random:
             filters = self._filters(size, self.hardened)
         else:
             filters = self._memo(self, self._filters, size, self.hardened, kernel.settings())
