@@ -61,7 +61,7 @@ class RelaxedConvolution(RelaxedLayer):
         if self.is_stationary:
             raise RuntimeError("filter_banks: this layer has one filter bank, see filter_bank")
         pixels = check_size("size", size, len(self.geometry.padding))
-        return self.kernel.at_pixels(self.weights, pixels, self.hardened, 0, math.prod(pixels)).unflatten(0, pixels)
+        return self.kernel.at_pixels(self.weights, pixels, self._hardened, 0, math.prod(pixels)).unflatten(0, pixels)
 
     @property
     def filter(self) -> Tensor:
@@ -109,7 +109,7 @@ class RelaxedConvolution(RelaxedLayer):
                 f"its own code makes what belongs to each pixel; harden('translation') gives it one, and the default "
                 f"kernel has one"
             )
-        weight, _, bias = self._filters(self.kernel.config.domain.reference_size, self.hardened)
+        weight, _, bias = self._filters(self.kernel.config.domain.reference_size, self._hardened)
         columns = ("translation",) * len(self.geometry.padding)
         frequency = self.kernel.frequency.scale(columns, weight)
         coefficients = modulation.coefficients()

@@ -81,18 +81,18 @@ class RelaxedLayer(LayerWithSoftness):
             follow(self, self.like)
         if kernel.is_random:
             kernel.draw()
-        if kernel.varies(self.hardened):
+        if kernel.varies(self._hardened):
             if not kernel.is_factored:
                 check_dtype(input.tensor, self.like)
                 size = self.geometry.domain_size(input.tensor)
-                banks = BanksAtPixels(kernel, self.weights, size, self.hardened)
+                banks = BanksAtPixels(kernel, self.weights, size, self._hardened)
                 output = integrate_at_pixels(input.tensor, banks, self.expanded_bias, self.geometry)
                 return GeometricTensor(output, self.out_type)
             size = self.geometry.output_size(*image_size(input.tensor))
         if self.training or kernel.is_random:
-            filters = self._filters(size, self.hardened)
+            filters = self._filters(size, self._hardened)
         else:
-            filters = self._memo(self, self._filters, size, self.hardened, kernel.settings())
+            filters = self._memo(self, self._filters, size, self._hardened, kernel.settings())
         return GeometricTensor(integrate(input.tensor, *filters, self.geometry), self.out_type)
 
     def _filters(
@@ -142,7 +142,7 @@ class RelaxedLayer(LayerWithSoftness):
         """
         if not self.is_stationary:
             raise RuntimeError("filter_bank: this layer is soft in translation and has several, see filter_banks")
-        return self._filters(None, self.hardened)[0]
+        return self._filters(None, self._hardened)[0]
 
     def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
         """Return the filter bank and the bias of each channel, (C_out,), of a stationary layer, as ``R2Conv``.
@@ -236,8 +236,8 @@ class RelaxedLayer(LayerWithSoftness):
         parts = [f"{self.in_type}, {self.out_type}", *shown_arguments(self.geometry)]
         if self.bias_expansion is None:
             parts.append("bias=False")
-        if self.hardened:
-            parts.append(f"hardened={self.hardened}")
+        if self._hardened:
+            parts.append(f"hardened={self._hardened}")
         parts.append(self.kernel.relaxed_by or f"relax={self.kernel.frequency.described() or None}")
         if self.kernel.config.domain.kept.name:
             parts.append(f"keep='{self.kernel.config.domain.kept}'")

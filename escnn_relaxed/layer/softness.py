@@ -43,7 +43,7 @@ class LayerWithSoftness(EquivariantModule):
             >>> layer.is_stationary
             False
         """
-        return not self.kernel.varies(self.hardened)
+        return not self.kernel.varies(self._hardened)
 
     def softness(self, *subgroups: str, size: int | tuple[int, ...] | None = None) -> Tensor:
         """Return the softness s = ‖K − PK‖² / (‖K − PK‖² + ‖PK‖²) in [0, 1], the part of K that is not equivariant.
@@ -72,7 +72,7 @@ class LayerWithSoftness(EquivariantModule):
         pixels = None if size is None else check_size("size", size, self.kernel.config.domain.dimension)
         with full_precision(self.like):
             kernel, weights = at_least_single(self.kernel, self.weights)
-            return soft_share(*kernel.energies(weights, self.hardened, joint(self.hardened, wanted), pixels))
+            return soft_share(*kernel.energies(weights, self._hardened, joint(self._hardened, wanted), pixels))
 
     @torch.no_grad()
     def set_softness(self, softness: float) -> None:
@@ -98,7 +98,7 @@ class LayerWithSoftness(EquivariantModule):
         if not 0 < present < 1:
             where = f"both parts of the kernel are above 0, got {softness!r} for {self} of softness {present:.3g}"
             raise ValueError(f"softness can be set where {where}")
-        self.kernel.scale_to(self.weights, wanted, self.hardened)
+        self.kernel.scale_to(self.weights, wanted, self._hardened)
 
     @property
     def hardened(self) -> tuple[str, ...]:
@@ -144,12 +144,12 @@ class LayerWithSoftness(EquivariantModule):
             >>> layer.softness().item()
             0.0
         """
-        self.hardened = joint(self.hardened, check_subgroups(subgroups))
+        self._hardened = joint(self._hardened, check_subgroups(subgroups))
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
         """The subgroups in which the layer may be soft, without those in which it was hardened."""
-        return tuple([name for name in self.kernel.relaxed_subgroups if name not in self.hardened])
+        return tuple([name for name in self.kernel.relaxed_subgroups if name not in self._hardened])
 
     @property
     def cannot_be_soft(self) -> tuple[str, ...]:
