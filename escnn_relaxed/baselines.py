@@ -109,14 +109,17 @@ class PartialR2Conv(_Baseline):
 
     @torch.no_grad()
     def set_narrowing(self, **values: float) -> None:
-        """Set ν of subgroups that were named in ``relax``, each in [0, 1], in place."""
+        """Set ν of subgroups that were named in ``relax``, each in [0, 1], in place: all, or none where one is not."""
+        checked = {}
         for name, value in values.items():
             if name not in self.narrowing:
                 raise ValueError(
                     f"{name!r} has no narrowing in this layer, which has {list(self.narrowing)}: name it in `relax` "
                     f"when the layer is built, with 0.0 for strict"
                 )
-            self.narrowing[name].fill_(check_narrowing("set_narrowing", name, value))
+            checked[name] = check_narrowing("set_narrowing", name, value)
+        for name, narrowing in checked.items():
+            self.narrowing[name].fill_(narrowing)
 
 
 class ResidualR2Conv(_Baseline):

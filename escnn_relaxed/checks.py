@@ -34,6 +34,13 @@ def check_bool(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """Return an argument of escnn's, which counts 1 as True and 0 as False."""
+    if not isinstance(value, (numbers.Integral, np.bool_)) or value not in (0, 1):
+        raise TypeError(f"{name} must be True or False, or 1 or 0, got {value!r}")
+    return bool(value)
+
+
 def check_number(name: str, value: Any) -> float:
     """Return a real number as a float."""
     if not is_number(value):

@@ -19,6 +19,7 @@ from reference_group import Elements, Point, as_point, matrix
 from torch import Tensor
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv, RelaxedR3ConvTransposed
+from escnn_relaxed.continuous.kernel import SteeredKernel
 
 Layer = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv | RelaxedR3ConvTransposed
 TRANSPOSED = (RelaxedR2ConvTransposed, RelaxedR3ConvTransposed)
@@ -109,7 +110,7 @@ class Oracle:
             for tap in self._places(len(size)):
                 place = tuple(x * layer.stride + t - p for x, t, p in zip(pixel, tap, padding, strict=True))
                 if all(0 <= y < side for y, side in zip(place, output, strict=True)):
-                    where = (place, output) if layer.kernel.is_factored else (pixel, size)
+                    where = (place, output) if not isinstance(layer.kernel, SteeredKernel) else (pixel, size)
                     parts = zip(self._bank_at(tap, *where).chunk(layer.groups, dim=1), values, strict=True)
                     total[(..., *place)] += torch.cat([value @ part.mT for part, value in parts], dim=1)
         return total

@@ -1,5 +1,7 @@
 """The partial group convolution: its window on the group, element by element, and what is learned of it."""
 
+import math
+
 import pytest
 import small
 import torch
@@ -105,3 +107,8 @@ def test_start_cuts_off_little_and_narrowing_to_the_identity_all_else() -> None:
             layer.set_narrowing(translation=0.5)
         with pytest.raises(ValueError, match=r"set_narrowing: the narrowing of 'rotation' must be in \[0, 1\], got 2"):
             layer.set_narrowing(rotation=2)
+        # All are set, or none.
+        for wrong in ({"reflection": math.nan}, {"translation": 0.5}):
+            with pytest.raises(ValueError, match="narrowing"):
+                layer.set_narrowing(rotation=0.5, **wrong)
+        assert layer.narrowing["rotation"].item() == 1

@@ -193,6 +193,20 @@ def test_fixed_frequency_is_a_setting_of_which_copies_are_handed_out() -> None:
     assert not torch.equal(layer(features).tensor, before)
 
 
+@pytest.mark.parametrize("learn", [False, True])
+def test_frequencies_are_all_set_or_none(learn: bool) -> None:
+    layer = RelaxedR2Conv(*small.types("D4", "regular -> regular"), 3, learn_relaxation=learn)
+    for wrong, error in ((math.nan, ValueError), ("much", TypeError)):
+        with pytest.raises(error, match="'reflection' must be"):
+            layer.set_domain_frequency(rotation=0.125, reflection=wrong)
+    with pytest.raises(ValueError, match="'translation' has no domain frequency"):
+        layer.set_domain_frequency(rotation=0.125, translation=0.125)
+    assert {name: value.item() for name, value in layer.domain_frequency.items()} == {
+        "rotation": 0.25,
+        "reflection": 0.25,
+    }
+
+
 def test_state_keeps_a_fixed_frequency_in_float64_and_says_where_it_is_missing_or_of_another_size() -> None:
     relax = {"rotation": 0.1, "translation": (0.1, 0.3)}
     layer = soft_regular_layer(relax=relax).float()

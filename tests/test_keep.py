@@ -1,13 +1,18 @@
 """``keep``: layers that are soft, and exactly equivariant to a subgroup all the same (the mean over its cosets)."""
 
+import re
+from collections.abc import Callable
+
 import pytest
 import small
 import torch
 from errors import ROUNDING, largest_error
+from escnn import gspaces
+from escnn.gspaces import GSpace
 from reference import Layer
 from small import EVERY_KERNEL, options_of
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, harden_network
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv, harden_network
 
 C8 = ("C8", "regular -> regular")
 KINDS = "regular + trivial + regular + quotient"
@@ -75,3 +80,25 @@ def test_layer_says_what_it_keeps_in_its_text_and_state() -> None:
 def test_wrong_groups_are_named(keep: object, arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         layer_that_keeps(keep, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("space", "keep", "key"),
+    [
+        (gspaces.octaOnR3, "C4", "(False, 4)"),
+        (gspaces.rot3dOnR3, "D4", "(True, 4)"),
+        (gspaces.flipRot3dOnR3, "C4", "(False, False, 4)"),
+        (lambda: gspaces.rot2dOnR3(4), "C2", "2"),
+        (lambda: gspaces.dihedralOnR3(4), "C4", "(None, 4)"),
+        (lambda: gspaces.dihedralOnR3(4), "D4", "(0.0, 4)"),
+    ],
+)
+def test_a_name_of_the_plane_is_answered_with_the_id_in_space(space: Callable[[], GSpace], keep: str, key: str) -> None:
+    gspace = space()
+    fields = gspace.type(gspace.trivial_repr)
+    with pytest.raises(ValueError, match=re.escape(f"got {keep!r}: keep={key} is {keep} here")):
+        RelaxedR3Conv(fields, fields, 3, keep=keep)
+    RelaxedR3Conv(fields, fields, 3, keep=eval(key), relax=None)
+    for other in ("CC", "E4"):
+        with pytest.raises(ValueError, match=f"got '{other}'$"):
+            RelaxedR3Conv(fields, fields, 3, keep=other)

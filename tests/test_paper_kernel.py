@@ -18,21 +18,27 @@ IMAGE, HIDDEN = C8.type(C8.trivial_repr), C8.type(*[C8.regular_repr] * 2)
 LOG = {"rotation_coordinates": "log"}
 
 
-def layer_between(*types: nn.FieldType, relax: object = ("rotation",), keep: str | None = None, **options: object):
+def layer_between(
+    *types: nn.FieldType, relax: object = ("rotation",), keep: str | None = None, samples: int = 8, **options: object
+):
     torch.manual_seed(0)
-    kernel = ContinuousKernel(hidden_size=6, **options)
-    return RelaxedR2Conv(*types, 5, padding=2, relax=relax, initial_softness=0.2, samples=8, keep=keep, kernel=kernel)
+    form = {"samples": samples, "keep": keep, "kernel": ContinuousKernel(hidden_size=6, **options)}
+    return RelaxedR2Conv(*types, 5, padding=2, relax=relax, initial_softness=0.2, **form)
+
+
+# The nets that are smooth on the circle, and the paper's, which sees where a coordinate is not wrapped.
+FORMS = [("circle", FourierKernel), ("log", FourierKernel), ("log", SirenKernel)]
 
 
 @pytest.mark.usefixtures("float64_default")
-@pytest.mark.parametrize("form", ["circle", "log"])
+@pytest.mark.parametrize(("form", "net"), FORMS)
 @pytest.mark.parametrize("keep", [None, "C2"])
 @pytest.mark.parametrize("in_type", [IMAGE, HIDDEN], ids=["lifting", "regular"])
 def test_samples_turned_by_steps_of_the_grid_roll_the_channels(
-    in_type: nn.FieldType, keep: str | None, form: str
+    in_type: nn.FieldType, keep: str | None, form: str, net: type
 ) -> None:
     """Also where the coordinate of a rotation is that of a coset, which turns twice as fast."""
-    layer = layer_between(in_type, HIDDEN, keep=keep, sampling="random", rotation_coordinates=form)
+    layer = layer_between(in_type, HIDDEN, keep=keep, sampling="random", rotation_coordinates=form, net=net)
     grid = layer.filter_bank()
     layer.kernel.turn(2 * math.tau / 8)
     rolled = grid.unflatten(0, (2, 8)).roll(-2, 1).flatten(0, 1)
@@ -43,19 +49,44 @@ def test_samples_turned_by_steps_of_the_grid_roll_the_channels(
     assert (layer.filter_bank() - grid).abs().max() > 1e-2
 
 
-@pytest.mark.usefixtures("float64_default")
-@pytest.mark.parametrize("name", ["SO(2)", "O(2)"])
-def test_a_mean_over_the_group_is_that_of_samples_turned_by_a_step(name: str) -> None:
-    """Between irreps, whose matrices turn too."""
+def irreps_of(name: str) -> nn.FieldType:
     space = gspaces.rot2dOnR2(-1, 2) if name == "SO(2)" else gspaces.flipRot2dOnR2(-1, 2)
     irreps = [(0,), (1,), (2,)] if name == "SO(2)" else [(0, 0), (1, 0), (1, 1), (1, 2)]
-    fields = space.type(*(space.irrep(*of) for of in irreps))
-    layer = layer_between(fields, fields, relax="default", sampling="random")
+    return space.type(*(space.irrep(*of) for of in irreps))
+
+
+@pytest.mark.usefixtures("float64_default")
+@pytest.mark.parametrize("name", ["SO(2)", "O(2)"])
+@pytest.mark.parametrize(("form", "net"), FORMS)
+def test_a_mean_over_the_group_is_that_of_samples_turned_by_a_step(name: str, form: str, net: type) -> None:
+    """Between irreps, whose matrices turn too."""
+    fields, options = irreps_of(name), {"sampling": "random", "rotation_coordinates": form, "net": net}
+    layer = layer_between(fields, fields, relax="default", **options)
     grid = layer.filter_bank()
-    layer.kernel.turn(3 * math.tau / 8)
-    assert (layer.filter_bank() - grid).abs().max() <= ROUNDING
+    for steps in (3, 8):
+        layer.kernel.turn(steps * math.tau / 8)
+        assert (layer.filter_bank() - grid).abs().max() <= ROUNDING
     layer.kernel.turn(0.2)
     assert (layer.filter_bank() - grid).abs().max() > 1e-3
+
+
+@pytest.mark.usefixtures("float64_default")
+@pytest.mark.parametrize("name", ["SO(2)", "O(2)"])
+@pytest.mark.parametrize(("form", "net"), FORMS)
+def test_turned_samples_together_are_a_finer_grid(name: str, form: str, net: type) -> None:
+    """So the mean kernel of training is that of evaluation, but for the step of the grid."""
+    fields, options = irreps_of(name), {"sampling": "random", "rotation_coordinates": form, "net": net}
+    layer = layer_between(fields, fields, relax="default", **options)
+    fine = layer_between(fields, fields, relax="default", samples=24, **options)
+    fine.kernel.net = layer.kernel.net
+    pairs = (of.kernel.steered_average.block_pairs for of in (layer, fine))
+    for pair, other in zip(*pairs, strict=True):
+        other.weights, other.units = pair.weights, pair.units
+    mean = torch.zeros_like(layer.filter_bank())
+    for turn in range(3):
+        layer.kernel.turn(turn * math.tau / 24)
+        mean += layer.filter_bank() / 3
+    assert (mean - fine.filter_bank()).abs().max() <= ROUNDING
 
 
 def test_each_forward_of_training_draws_and_evaluation_has_the_grid() -> None:
@@ -70,9 +101,6 @@ def test_each_forward_of_training_draws_and_evaluation_has_the_grid() -> None:
     grid = layer_between(IMAGE, HIDDEN).eval()
     grid.load_state_dict(layer.state_dict())
     assert torch.equal(layer(images).tensor, grid(images).tensor)
-    always = layer_between(IMAGE, HIDDEN, sampling="always random").eval()
-    with torch.no_grad():
-        assert not torch.equal(always(images).tensor, always(images).tensor)
 
 
 @pytest.mark.usefixtures("float64_default")
@@ -123,7 +151,7 @@ def test_a_draw_is_any_angle_and_for_layers_with_random_samples_alone() -> None:
     assert angles.max() < math.tau
     # A fifth of a turn holds 40 of them.
     assert (torch.histc(angles, 5, 0, math.tau) > 20).all()
-    layers = [layer_between(IMAGE, HIDDEN, sampling=sampling) for sampling in ("grid", "random", "always random")]
+    layers = [layer_between(IMAGE, HIDDEN, sampling=sampling) for sampling in ("grid", "random", "random")]
     layers[1].eval()
     draw_samples(nn.SequentialModule(layers[0], layer_between(HIDDEN, HIDDEN)))
     for layer in layers:
@@ -146,6 +174,31 @@ def test_random_samples_are_of_continuous_groups_or_of_regular_fields() -> None:
 def test_frequencies_that_are_no_whole_numbers_jump_in_log_coordinates(frequency: float, filtered: dict) -> None:
     with pytest.warns(UserWarning, match="jumps where the angle does"):
         layer_between(HIDDEN, HIDDEN, relax={"rotation": frequency}, **LOG, **filtered)
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+@pytest.mark.filterwarnings("ignore:.*a learned ω′ leaves the whole numbers")
+@pytest.mark.parametrize("learn", [False, True])
+def test_a_frequency_that_is_set_or_loaded_jumps_as_one_at_the_start_does(learn: bool) -> None:
+    def layer() -> RelaxedR2Conv:
+        kernel = ContinuousKernel(hidden_size=4, **LOG)
+        return RelaxedR2Conv(HIDDEN, HIDDEN, 3, learn_relaxation=learn, kernel=kernel)
+
+    first, second = layer(), layer()
+    first.set_domain_frequency(rotation=2.0)
+    second.load_state_dict(first.state_dict())  # warnings are errors
+    with pytest.warns(UserWarning, match=r"jumps where the angle does.*, got ω′ = 0.375"):
+        first.set_domain_frequency(rotation=0.375)
+    state = first.state_dict()
+    state["kernel.frequency.rotation"].fill_(0.625)
+    with pytest.warns(UserWarning, match=r"jumps where the angle does.*, got ω′ = 0.625"):
+        second.load_state_dict(state)
+    state["kernel.frequency.rotation"].fill_(5.0)
+    with pytest.warns(
+        UserWarning, match="load_state_dict: the domain frequency 5 of rotation is above 4 .* it aliases"
+    ):
+        second.load_state_dict(state)
+    second.load_state_dict(state)
 
 
 def test_a_learned_frequency_leaves_the_whole_numbers() -> None:

@@ -9,6 +9,7 @@ from small_networks import Network, OnTensors, network_of
 from torch import nn
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, equivariance_error, relax_network, relaxation_summary
+from escnn_relaxed.baselines import PartialR2Conv
 from escnn_relaxed.measure import relaxation_scalars
 
 
@@ -56,6 +57,39 @@ def test_layer_in_which_nothing_can_be_soft_says_so() -> None:
     assert row.cannot_be_soft == ("rotation",)
     assert (row.parameters, row.soft_parameters) == (sum(p.numel() for p in layer.parameters()), 0)
     assert "cannot be soft" in str(relaxation_summary(layer))
+
+
+def test_what_is_kept_and_what_was_hardened_is_shown_and_no_frequency_of_it() -> None:
+    regular = small.types("D4", "regular -> regular")
+    relax = ("rotation", "reflection")
+    layers = [RelaxedR2Conv(*regular, 3, relax=relax, keep=keep) for keep in (None, "C2", None)]
+    network = enn.SequentialModule(*layers)
+    assert not {"keep", "hardened"} & {*str(relaxation_summary(network[0])).splitlines()[0].split()}
+    layers[1].harden()
+    layers[2].harden("rotation")
+    soft, kept, partly = relaxation_summary(network).rows
+    assert [(row.keep, row.hardened) for row in (soft, kept, partly)] == [
+        ("", ()),
+        ("C2", ("rotation", "reflection", "translation")),
+        ("", ("rotation",)),
+    ]
+    assert [list(row.domain_frequency) for row in (soft, kept, partly)] == [[*relax], [], ["reflection"]]
+    assert [list(row.softness) for row in (soft, kept, partly)] == [[*relax, "all"], ["all"], ["reflection", "all"]]
+    text = str(relaxation_summary(nn.ModuleList(layers[1:])))
+    header, first, second, _ = text.splitlines()
+    at = {name: header.index(name) for name in ("ω′", "keep", "hardened")}
+    assert [first[at[name] :].split()[0] for name in at] == ["strict", "C2", "all"]
+    assert second[at["ω′"] :].split()[:2] == ["reflection", "0.25"]
+    assert second[at["hardened"] :].split()[0] == "rotation"
+
+
+def test_what_relaxed_a_hardened_layer_otherwise_is_not_shown() -> None:
+    layer = PartialR2Conv(*small.types("C4", "regular -> regular"), 3)
+    assert relaxation_summary(layer).rows[0].relaxed_by.startswith("narrowing")
+    layer.harden()
+    (row,) = relaxation_summary(layer).rows
+    assert row.relaxed_by == ""
+    assert "strict" in str(relaxation_summary(layer))
 
 
 def test_measured_errors_are_those_of_the_network_up_to_each_layer() -> None:

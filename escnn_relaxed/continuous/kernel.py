@@ -15,14 +15,12 @@ from typing_extensions import Self
 from ..checks import check_choice, check_integer, check_not_negative, warn_once
 from ..group.fields import FieldStructure
 from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
-from ..kernel.kernel import Kernel, KernelConfig, Names, Size, WeightGroup
+from ..kernel.kernel import Kernel, KernelConfig, WeightGroup
 from .coordinates import DomainPoints, FilterPoints
 from .nets import FourierKernel, KernelNet
 from .start import few_of, gain, start_weights
 from .steering import SteeredAverage, sees_relative_element
 
-# Values of features and filter banks that are made at a time.
-_MOST_VALUES = 2**23
 # ω of the relative element. In log coordinates a kernel is smooth on the circle at whole numbers.
 _RELATIVE = {"rotation": 0.3, "reflection": 1.0}
 _RELATIVE_IN_LOG = {"rotation": 1.0, "reflection": 1.0}
@@ -35,7 +33,7 @@ class SteeredKernel(Kernel):
     """K of equation (2): the mean over the group of κ, steered. Its mean over the domain is the strict part."""
 
     default_softness = 0.01
-    is_factored = False
+    public_name = "ContinuousKernel"
 
     def __init__(self, config: KernelConfig, options: ContinuousKernel) -> None:
         super().__init__(config)
@@ -65,10 +63,10 @@ class SteeredKernel(Kernel):
             formula = "N/2" if is_log else "N/4π, above which features hold harmonics over N/2,"
             reason = f"{formula} for N = {rotations:g} rotations in a turn"
             self.frequency.limits["rotation"] = (resolved, reason)
+        if is_log and self.net.can_be_periodic:  # another net jumps at every frequency, as its docstring says
+            self._warn_of_jumps(frequencies["rotation"] if sees_relative else 1.0)
         for name, value in self.frequency.values().items():
-            self.frequency.warn_of_aliasing("relax", name, value.tolist())
-        if is_log:
-            _warn_of_jumps(self.frequency, frequencies["rotation"] if sees_relative else 1.0, self.net)
+            self.frequency.warn("relax", name, value.tolist())
 
     def _new_net(self) -> KernelNet:
         """Return a newly drawn kernel net for the coordinates of this kernel."""
@@ -78,6 +76,23 @@ class SteeredKernel(Kernel):
         if self.config.domain.form == "log":
             net.make_periodic(*([n for n, name in enumerate(names) if name == "rotation"] for names in columns))
         return net
+
+    def _warn_of_jumps(self, of_relative: float) -> None:
+        """Warn once where K is not smooth on the circle, now or once ω′ is another: log coordinates want whole ones."""
+        jumps = (
+            "rotation_coordinates='log': the kernel jumps where the angle does, at half a turn, unless ω and ω′ of "
+            "rotation are whole numbers (rotation_coordinates='circle' is smooth at every frequency)"
+        )
+        if of_relative % 1:
+            warn_once(f"{jumps}, got ω = {of_relative:g}")
+        if "rotation" in self.frequency.names:
+            self.frequency.jumps["rotation"] = jumps
+            value = self.frequency.values()["rotation"].item()
+            if self.frequency.learn and not (of_relative % 1 or value % 1):
+                warn_once(
+                    "rotation_coordinates='log': a learned ω′ leaves the whole numbers, so the kernel jumps where the "
+                    "angle does, at half a turn; rotation_coordinates='circle' is smooth at every frequency"
+                )
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K where it is the same at all positions, (C_out, C_in, T)."""
@@ -95,26 +110,6 @@ class SteeredKernel(Kernel):
         window, taps = self.filter_points.window, self.filter_points.taps
         features = taps.shape[0] * taps.shape[1] * len(window) * (self.options.hidden_size + 1)
         return features + self.config.out_type.size * self.config.in_type.size * len(window)
-
-    def energies(
-        self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the positions."""
-        if not self.varies(hardened):
-            return super().energies(weights, hardened, averaged, size)
-        size = size or self.config.domain.reference_size
-        count, energy = math.prod(size), self.orthogonal_basis.energy
-        chunk = max(1, _MOST_VALUES // self.values_at_a_pixel())
-        soft = strict = self.filter_points.window.new_zeros(())
-        mean = None if self.varies(averaged) else self(weights, averaged).unsqueeze(0)
-        for start in range(0, count, chunk):
-            end = min(start + chunk, count)
-            kernel = self.at_pixels(weights, size, hardened, start, end)
-            projected = self.at_pixels(weights, size, averaged, start, end) if mean is None else mean
-            # The position last, as another axis of the taps.
-            soft = soft + energy((kernel - projected).movedim(0, -1))
-            strict = strict + energy(projected.movedim(0, -1)) * (len(kernel) if len(projected) == 1 else 1)
-        return soft / count, strict / count
 
     def features(
         self, net: KernelNet, frequency: DomainFrequency, averaged: Sequence[str] = (), positions: Tensor | None = None
@@ -180,18 +175,15 @@ class SteeredKernel(Kernel):
         """Return what K depends on beside the tensors of its state: a fixed ω′, and the rotation of the samples."""
         return self.frequency.settings, self.angle
 
-    def draw(self, angle: float | None = None) -> None:
-        """Draw the rotation of the samples where they are random, or take that of a whole network from now on."""
-        if angle is not None:
-            self.draws_for_itself = False
-            self.turn(angle)
-        elif self.draws_for_itself and self.is_random:
+    def draw(self) -> None:
+        """Draw the rotation of the samples, unless :func:`draw_samples` draws it."""
+        if self.draws_for_itself:
             self.turn(_drawn_angle())
 
     @property
     def is_random(self) -> bool:  # type: ignore[override]
-        """Whether a forward in this mode draws the samples of the group."""
-        return self.options.sampling == "always random" or (self.options.sampling == "random" and self.training)
+        """Whether samples are random in this mode."""
+        return self.options.sampling == "random" and self.training
 
     def turn(self, angle: float) -> None:
         """Sample the group at the elements g r, with the rotation r by an angle beside each g of the grid."""
@@ -203,7 +195,7 @@ class SteeredKernel(Kernel):
                 pair.turn(angle)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode. In evaluation samples are those of the grid, unless they are always random."""
+        """Set the mode. In evaluation samples are those of the grid."""
         super().train(mode)
         if not self.is_random:
             self.turn(0.0)
@@ -242,21 +234,6 @@ class SteeredKernel(Kernel):
             "filter frequency": options.frequencies(config.kernel_size),
             "rotation coordinates": config.domain.form,
         }
-
-
-def _warn_of_jumps(frequency: DomainFrequency, of_relative: float, net: KernelNet) -> None:
-    """Warn once where a kernel is not smooth on the circle: log coordinates want a periodic net and whole numbers."""
-    if not net.can_be_periodic:
-        return  # its docstring says that it jumps
-    values = [of_relative, *(value.item() for name, value in frequency.values().items() if name == "rotation")]
-    remedy = "rotation_coordinates='circle' is smooth at every frequency"
-    if any(value % 1 for value in values):
-        warn_once(
-            f"rotation_coordinates='log': the kernel jumps where the angle does, at half a turn, since ω and ω′ of "
-            f"rotation are {values} and no whole numbers; {remedy}"
-        )
-    elif frequency.learn and "rotation" in frequency.names:
-        warn_once(f"rotation_coordinates='log': a learned ω′ leaves the whole numbers, so the kernel jumps; {remedy}")
 
 
 def _check_can_be_drawn(config: KernelConfig) -> None:
@@ -301,9 +278,9 @@ class ContinuousKernel:
             ``SirenKernel``, whose weights W are learned, jumps at half a turn.
         support: ``"smooth"``: a disk whose edge falls over one pixel. ``"disk"``: the paper's hard disk.
         sampling: the elements by which SO(2) or O(2) is sampled. ``"grid"``: N equal steps. ``"random"``: the grid
-            turned by an angle that each forward of training draws, as in the paper. ``"always random"``: in evaluation
-            too, as in the authors' code. Regular fields of C_N are then samples of SO(2), so all layers of a network
-            must turn alike: call :func:`~escnn_relaxed.continuous.draw_samples` before each forward, as
+            turned by an angle that each forward of training draws, as in the paper. Regular fields of C_N are then
+            samples of SO(2), so all layers of a network must turn alike: call
+            :func:`~escnn_relaxed.continuous.draw_samples` before each forward, as
             :class:`~escnn_relaxed.models.RelaxedResNet` does.
 
     Raises:
@@ -332,7 +309,7 @@ class ContinuousKernel:
         check_integer("hidden_size", self.hidden_size, 1)
         check_choice("rotation_coordinates", self.rotation_coordinates, ("circle", "log"))
         check_choice("support", self.support, ("smooth", "disk"))
-        check_choice("sampling", self.sampling, ("grid", "random", "always random"))
+        check_choice("sampling", self.sampling, ("grid", "random"))
         _given_frequencies(self.filter_frequency)
 
     def __call__(self, config: KernelConfig) -> SteeredKernel:
@@ -381,4 +358,5 @@ def draw_samples(network: nn.Module) -> None:
     kernels = [module for module in network.modules() if isinstance(module, SteeredKernel) and module.is_random]
     angle = _drawn_angle() if kernels else 0.0
     for kernel in kernels:
-        kernel.draw(angle)
+        kernel.draws_for_itself = False
+        kernel.turn(angle)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import FIBER_SUBGROUPS
-from .elements import GroupSample, moved_elements, principal_angle, sample_group
+from .elements import GroupSample, moved_elements, principal_angle, principal_value, sample_group
 from .exact_constants import ExactConstants
 from .kept import KeptGroup
 from .points import Array
@@ -106,7 +106,7 @@ class Domain:
         # r f r_θ = r r_(−θ) f.
         angles = self._fold * angle * np.where(reflected == 1, -1.0, 1.0)
         if self.form == "log":
-            return coordinates + angles[..., None] / (2 * np.pi)
+            return principal_value(2 * np.pi * coordinates + angles[..., None]) / (2 * np.pi)
         cosine, sine = np.cos(angles), np.sin(angles)
         x, y = coordinates[..., 0], coordinates[..., 1]
         return np.stack([cosine * x - sine * y, sine * x + cosine * y], axis=-1)

@@ -151,9 +151,14 @@ def rotation_matrix(angle: float) -> Array:
 
 
 def principal_angle(rotation: Array) -> Array:
-    """The angle of each 2×2 rotation matrix in (−π, π]; a half turn is +π whatever the sign of its rounding error."""
-    angle = np.arctan2(rotation[..., 1, 0], rotation[..., 0, 0])
-    return np.where(angle <= -np.pi + 1e-9, np.pi, angle)
+    """The angle of each 2×2 rotation matrix in (−π, π]."""
+    return principal_value(np.arctan2(rotation[..., 1, 0], rotation[..., 0, 0]))
+
+
+def principal_value(angle: Array) -> Array:
+    """The value in (−π, π] of angles; a half turn is +π whatever the sign of its rounding error."""
+    wrapped = angle - 2 * np.pi * np.round(angle / (2 * np.pi))
+    return np.where(wrapped <= -np.pi + 1e-9, np.pi, wrapped)
 
 
 def moved_elements(sample: GroupSample, action: Array) -> NDArray[np.int64] | None:

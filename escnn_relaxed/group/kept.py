@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from .points import Array
 
 # All rotations about the third coordinate, the first axis of a volume.
 AXIS = "SO(2)"
+_NAME = re.compile(r"([CD])([1-9]\d*)")
 _SAME = 1e-6
 # Elements of the largest finite group that elements may generate.
 _LARGEST = 120
@@ -73,7 +75,7 @@ def kept_group(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
 def _kept_in_plane(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
     if not isinstance(keep, str):
         raise TypeError(f"keep must be the name of a group, as 'C4' or 'D4', or None, got {keep!r}")
-    name = re.fullmatch(r"([CD])([1-9]\d*)", keep)
+    name = _NAME.fullmatch(keep)
     if name is None:
         raise ValueError(f"keep must be 'C' or 'D' and a number of rotations, as 'C4' or 'D4', got {keep!r}")
     count, sample = int(name[2]), sample_group(gspace, samples)
@@ -107,7 +109,7 @@ def _subgroup(keep: Any, gspace: GSpace) -> tuple[Array, Array | None]:
         raise ValueError(
             f"keep must be the id of a subgroup of {gspace.fibergroup.name}, as "
             f"gspace.fibergroup.subgroup takes it, elements that generate it, or {AXIS!r} for turns about z, "
-            f"got {keep!r}"
+            f"got {keep!r}{_named_as_in_plane(keep, gspace)}"
         ) from error
     if not group.continuous:
         return matrices, None
@@ -123,6 +125,21 @@ def _subgroup(keep: Any, gspace: GSpace) -> tuple[Array, Array | None]:
         if not KeptGroup("", known, axis).holds(matrix):
             known = np.append(known, matrix[None], axis=0)
     return known, axis
+
+
+def _named_as_in_plane(keep: Any, gspace: GSpace) -> str:
+    """Return in words, for a message, the id of the subgroup of space that a name of the plane, as 'C4', stands for."""
+    name = _NAME.fullmatch(keep) if isinstance(keep, str) else None
+    if name is None or gspace.dimensionality == 2:
+        return ""
+    is_dihedral, count = name[1] == "D", int(name[2])
+    # The ids of escnn's groups: SO(3) and the octahedral group, O(3), SO(2), and O(2) or a dihedral group.
+    for key in ((is_dihedral, count), (False, is_dihedral, count), count, (0.0 if is_dihedral else None, count)):
+        with contextlib.suppress(ValueError):
+            members, _ = _subgroup(key, gspace)
+            if len(members) == count * (1 + is_dihedral) and (is_dihedral or (np.linalg.det(members) > 0).all()):
+                return f": keep={key!r} is {keep} here"
+    return ""
 
 
 def _actions(elements: Sequence[GroupElement], gspace: GSpace) -> Array:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 Array = NDArray[np.float64]
 
@@ -82,3 +82,27 @@ def as_factors(f: Tensor, size: Sequence[int]) -> Tensor:
     # The first bank is the kernel without f.
     factors = f + 1 if len(f) == 1 else torch.cat([f[:1] + 1, f[1:]])
     return factors.unflatten(-1, tuple(size))
+
+
+class PositionFactors(nn.Module):
+    """Factors of R filter banks at the pixels of an image, on plain tensors: coefficients times functions h.
+
+    Args:
+        action: the matrices of the M group elements, (M, d, d).
+        frequency: ω′ of each axis, (d,) or (1,).
+        coefficients: those of the J functions at each element, (R, C, J·M).
+    """
+
+    action: Tensor
+    frequency: Tensor
+
+    def __init__(self, action: Tensor, frequency: Tensor, coefficients: Tensor) -> None:
+        super().__init__()
+        self.coefficients = nn.Parameter(coefficients.clone())
+        self.register_buffer("action", action.clone())
+        self.register_buffer("frequency", frequency.clone())
+
+    def forward(self, size: Sequence[int]) -> Tensor:
+        """Return the factors, (R, C, pixels along each axis)."""
+        functions = position_functions(self.action, self.frequency, size).flatten(0, 1)
+        return as_factors(self.coefficients @ functions, size)

@@ -23,12 +23,12 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 class BanksAtPixels:
-    """K, which has no weights of the layer, at the pixels of an image, as it is now: the backward pass asks again."""
+    """K at the pixels of an image, as it is now; recomputed in the backward pass."""
 
-    def __init__(self, kernel: Kernel, size: tuple[int, ...], averaged: Names) -> None:
+    def __init__(self, kernel: Kernel, weights: Tensor | None, size: tuple[int, ...], averaged: Names) -> None:
         self._kernel = kernel if has_no_values() else _frozen(kernel)
-        self._place = size, tuple(averaged)
-        self._parameters = list(kernel.parameters())
+        self._arguments = weights, size, tuple(averaged)
+        self._parameters = [*([] if weights is None else [weights]), *kernel.parameters()]
         self._versions = [] if has_no_values() else [value._version for value in self._parameters]
         # Numbers that one pixel takes while its bank is made.
         self.values = kernel.values_at_a_pixel()
@@ -38,11 +38,11 @@ class BanksAtPixels:
         is_checked = torch.is_grad_enabled() and not has_no_values()
         if is_checked and self._versions != [value._version for value in self._parameters]:
             raise RuntimeError(
-                "a parameter of a ContinuousKernel that is soft in translation was changed in place between the "
-                "forward and the backward pass, which makes its filter banks again: step the optimiser afterwards"
+                f"a parameter of a {self._kernel.public_name} that is soft in translation was changed in place between "
+                f"the forward and the backward pass, which makes its filter banks again: step the optimiser afterwards"
             )
-        with full_precision(self._parameters[0]):
-            return self._kernel.at_pixels(None, *self._place, start, end)
+        with full_precision(self._kernel.frequency.like):
+            return self._kernel.at_pixels(*self._arguments, start, end)
 
 
 def _frozen(module: _Module) -> _Module:

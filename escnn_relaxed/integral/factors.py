@@ -10,7 +10,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..group.points import as_factors, position_functions
+from ..group.points import PositionFactors
 from .geometry import Geometry, TransposedGeometry, image_size
 
 # The operator by the number of axes, of a convolution and of its adjoint.
@@ -65,31 +65,16 @@ def integrate(
 
 
 class FactoredConvolution(nn.Module):
-    """A convolution, or its adjoint, with factors at each pixel: coefficients (R, C_out, J·M) times functions of it."""
+    """A convolution, or its adjoint, with factors of its filter banks at each pixel."""
 
-    action: Tensor
-    frequency: Tensor
-
-    def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None,
-        geometry: Geometry,
-        action: Tensor,
-        frequency: Tensor,
-        coefficients: Tensor,
-    ) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, geometry: Geometry, factors: PositionFactors) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight.clone())
         self.bias = None if bias is None else nn.Parameter(bias.clone())
-        self.coefficients = nn.Parameter(coefficients.clone())
         self.geometry = geometry
-        self.register_buffer("action", action.clone())
-        self.register_buffer("frequency", frequency.clone())
+        self.factors = factors
 
     def forward(self, features: Tensor) -> Tensor:
         """Apply the convolution: (batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
-        size = self.geometry.output_size(*image_size(features))
-        functions = position_functions(self.action, self.frequency, size).flatten(0, 1)
-        factors = as_factors(self.coefficients @ functions, size)
+        factors = self.factors(self.geometry.output_size(*image_size(features)))
         return integrate(features, self.weight, factors, self.bias, self.geometry)

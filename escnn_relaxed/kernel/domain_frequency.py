@@ -33,6 +33,8 @@ class DomainFrequency(ExactConstants):
         self.names = tuple(start)
         # The largest ω′ that samples resolve, above which a kernel warns of aliasing, with the reason in words.
         self.limits: dict[str, tuple[float, str]] = {}
+        # What happens where ω′ is no whole number, in words, of the subgroups for which it matters.
+        self.jumps: dict[str, str] = {}
         self._axes = axes
         self._fixed: dict[str, tuple[float, ...]] = {}
         self.settings: tuple[tuple[str, tuple[float, ...]], ...] = ()  # the fixed values
@@ -74,23 +76,26 @@ class DomainFrequency(ExactConstants):
 
     @torch.no_grad()
     def set(self, **frequencies: Frequency) -> None:
-        """Set values in place."""
+        """Set values in place: all, or none where one is refused."""
+        checked = {}
         for name, value in frequencies.items():
             if name not in self.names:
                 raise ValueError(
                     f"{name!r} has no domain frequency in this layer, which has {list(self.names)}: name it in "
                     f"`relax` when the layer is built, with 0.0 for strict"
                 )
-            values = frequency_values("set_domain_frequency", name, value, self._axes)
-            self.warn_of_aliasing("set_domain_frequency", name, values)
+            checked[name] = frequency_values("set_domain_frequency", name, value, self._axes)
+        for name, values in checked.items():
+            self.warn("set_domain_frequency", name, values)
+        for name, values in checked.items():
             if self.learn:
                 own: Tensor = getattr(self, name)
                 own.copy_(torch.tensor(values, dtype=torch.float64, device=own.device))
             else:
                 self._fix(name, values)
 
-    def warn_of_aliasing(self, argument: str, name: str, values: Sequence[float]) -> None:
-        """Warn once of each ω′ that the samples of the kernel do not resolve."""
+    def warn(self, argument: str, name: str, values: Sequence[float]) -> None:
+        """Warn once of each ω′ that the samples of the kernel do not resolve, or with which it jumps."""
         largest = max(map(abs, values))
         limit, reason = self.limits.get(name, (math.inf, ""))
         if largest > limit:
@@ -98,6 +103,8 @@ class DomainFrequency(ExactConstants):
                 f"{argument}: the domain frequency {largest:g} of {name} is above {limit:.3g} ({reason}): it aliases, "
                 f"and a larger value makes the kernel no softer"
             )
+        if name in self.jumps and any(value % 1 for value in values):
+            warn_once(f"{self.jumps[name]}, got ω′ = {', '.join(f'{value:g}' for value in values)}")
 
     def may_vary(self, *names: str) -> bool:
         """Whether the kernel may depend on any of these subgroups; yes where ω′ is learned."""
@@ -110,6 +117,7 @@ class DomainFrequency(ExactConstants):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         _, strict, missing, _, errors = arguments
+        before = {name: value.tolist() for name, value in self.values().items() if has_values(value)}
         for name, own in self._fixed.items():
             value = state_dict.pop(prefix + name, None)
             if value is not None and value.numel() == len(own):
@@ -121,6 +129,10 @@ class DomainFrequency(ExactConstants):
             elif strict:
                 missing.append(prefix + name)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+        # torch refuses a state with errors, which say enough.
+        for name, value in () if errors else self.values().items():
+            if has_values(value) and value.tolist() != before.get(name):
+                self.warn("load_state_dict", name, value.tolist())
 
 
 def starting_frequency(relax: Any, domain: Domain) -> dict[str, Frequency]:

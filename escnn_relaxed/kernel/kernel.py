@@ -20,7 +20,7 @@ from ..checks import SUBGROUPS, ordered_subgroups
 from ..group.domain import Domain
 from ..group.elements import grid_symmetries
 from ..group.linear_maps import GroupAverage, OrthogonalBasis
-from ..group.points import Array, tap_grid
+from ..group.points import Array, PositionFactors, tap_grid
 from .domain_frequency import DomainFrequency, Frequency
 from .steerable_basis import SteerableBasis
 
@@ -29,6 +29,8 @@ _MOST_STEPS, _CLOSE = 20, 1e-7
 # A softness that is met to this part of itself is met.
 _FAR = 1e-2
 _HALF = frozenset({torch.float16, torch.bfloat16})
+# Values of filter banks, and of what they are made of, that are made at a time.
+_MOST_VALUES = 2**23
 # Below this many units in the last place √s is rounding. In bfloat16 that alone would be a percent of the energy.
 _ROUNDING = 16
 _MOST_ROUNDING = 5e-3
@@ -143,8 +145,7 @@ class Kernel(nn.Module, ABC):
         default_softness: the softness s at the start.
         basis: the steerable basis of the strict part, None without one.
         cannot_be_soft: subgroups that ``relax`` names and in which no weights could make K soft.
-        is_factored: whether :meth:`filters` returns all of K; else K is made at every pixel where translation is soft.
-        is_random: whether a forward in the present mode draws the samples of the group.
+        is_random: whether each forward in the present mode calls :meth:`draw` first, so that no filters are kept.
         relaxed_by: the quantity that relaxes K in words; empty where it is ω′.
 
     Example:
@@ -160,7 +161,6 @@ class Kernel(nn.Module, ABC):
 
     default_softness = 0.001
     cannot_be_soft: tuple[str, ...] = ()
-    is_factored = True
     is_random = False
     basis: SteerableBasis | None
 
@@ -183,8 +183,10 @@ class Kernel(nn.Module, ABC):
 
     def filters(
         self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None] | None:
         """Return the filter banks and, if K depends on the position, the factor of each bank at each output pixel.
+
+        By default a kernel that depends on the position has none, and is made at every pixel (:meth:`at_pixels`).
 
         Args:
             weights: those of the layer.
@@ -193,23 +195,36 @@ class Kernel(nn.Module, ABC):
 
         Returns:
             K and None, or R banks (R, C_out, C_in, T) and factors (R, C_out, pixels along each axis), whose products
-            make K when they are added (equation (3)).
+            make K when they are added (equation (3)). None where K is no such sum.
         """
-        return self(weights, averaged), None
+        return None if self.varies(averaged) else (self(weights, averaged), None)
 
     def at_pixels(
         self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str], start: int, end: int
     ) -> Tensor:
         """Return K at the pixels from number ``start`` up to ``end`` of an image, (pixels, C_out, C_in, T)."""
-        banks, factors = self.filters(weights, size, averaged)
+        filters = self.filters(weights, size, averaged)
+        if filters is None:
+            raise NotImplementedError(f"{type(self).__name__} depends on the position: override filters or at_pixels")
+        banks, factors = filters
         if factors is None:
             return banks.expand(end - start, *banks.shape)
         return torch.einsum("roi...,rop->poi...", banks, factors.flatten(2)[..., start:end])
+
+    def draw(self) -> None:
+        """Draw what is random in K; called before each forward where ``is_random`` is True.
+
+        What is drawn stays until the next call, so that activation checkpointing repeats it.
+        """
 
     def values_at_a_pixel(self) -> int:
         """Return the numbers that one pixel takes while its bank is made."""
         config = self.config
         return config.out_type.size * config.in_type.size * len(config.taps)
+
+    def position_factors(self) -> PositionFactors | None:
+        """Return the factors at pixels of :meth:`filters` as a module on plain tensors; None where there is none."""
+        return None
 
     def modulated(
         self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
@@ -218,8 +233,16 @@ class Kernel(nn.Module, ABC):
         return None
 
     def settings(self) -> Hashable:
-        """Return what K depends on beside the tensors of its state."""
+        """Return what K depends on beside its tensors, as numbers that can be changed: filters are kept for each.
+
+        A kernel with such a number returns it and ``super().settings()``. Tensors are compared by themselves.
+        """
         return self.frequency.settings
+
+    @property
+    def public_name(self) -> str:
+        """The name by which users know the kernel, for messages."""
+        return type(self).__name__
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
@@ -278,12 +301,31 @@ class Kernel(nn.Module, ABC):
 
         K is averaged over the subgroups ``hardened``, PK over ``averaged``.
         """
+        if self.varies(hardened):
+            return self._energies_at_pixels(weights, hardened, averaged, size or self.config.domain.reference_size)
         kernel, projected = self(weights, hardened), self(weights, averaged)
         # A square might overflow, or vanish.
         peak = kernel.detach().abs().amax()
         scale = torch.where(peak > 0, peak, 1)
         soft, strict = (kernel - projected) / scale, projected / scale
         return self.orthogonal_basis.energy(soft), self.orthogonal_basis.energy(strict)
+
+    def _energies_at_pixels(
+        self, weights: Tensor | None, hardened: Names, averaged: Names, size: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the energies of a kernel that depends on the position, in chunks of pixels."""
+        count, energy = math.prod(size), self.orthogonal_basis.energy
+        chunk = max(1, _MOST_VALUES // self.values_at_a_pixel())
+        soft = strict = self.orthogonal_basis.like.new_zeros(())
+        mean = None if self.varies(averaged) else self(weights, averaged).unsqueeze(0)
+        for start in range(0, count, chunk):
+            end = min(start + chunk, count)
+            kernel = self.at_pixels(weights, size, hardened, start, end)
+            projected = self.at_pixels(weights, size, averaged, start, end) if mean is None else mean
+            # The position last, as another axis of the taps.
+            soft = soft + energy((kernel - projected).movedim(0, -1))
+            strict = strict + energy(projected.movedim(0, -1)) * (len(kernel) if len(projected) == 1 else 1)
+        return soft / count, strict / count
 
     def element_energies(
         self, weights: Tensor | None, hardened: Names, elements: Sequence[GroupElement]

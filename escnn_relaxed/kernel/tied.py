@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS, SUBGROUPS
 from ..group.elements import moved_elements
+from ..group.points import PositionFactors
 from ..torch_modes import has_values
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from .kernel import Kernel, KernelConfig, ModulatedKernel, Names, Size, WeightGroup
@@ -108,6 +109,14 @@ class TiedKernel(StrictKernel):
         if len(factors) == 1:
             return bank.unsqueeze(0), factors
         return bank * self.position_modulation.tap_directions[:, None, None], factors
+
+    def position_factors(self) -> PositionFactors | None:
+        """Return the factors at pixels as a module on plain tensors."""
+        modulation = self.position_modulation
+        if modulation is None:
+            return None
+        frequency = self.frequency.scale(("translation",) * self.config.domain.dimension, modulation.like)
+        return PositionFactors(modulation.action, frequency, modulation.coefficients())
 
     def modulated(
         self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()

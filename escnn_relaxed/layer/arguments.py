@@ -19,11 +19,14 @@ from ..group.kept import kept_group
 from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometry
 from ..kernel.domain_frequency import Frequency, named_subgroups, starting_frequency
 from ..kernel.kernel import Kernel, KernelBuilder, KernelConfig
+from ..kernel.strict import RelaxingKernel
 from ..kernel.tied import TiedKernel
-from ..torch_modes import has_no_values
+from ..torch_modes import has_no_values, has_values
 
 # The rotations by which SO(2) and O(2) are sampled.
 _SAMPLES = 16
+# Units in the last place by which sums in two orders differ.
+_SUMMED = 64
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 # The base space of each kind of gspace, in words.
 _SPACES = {
@@ -219,6 +222,7 @@ class Softening:
         kernel: Any = (self.kernel or TiedKernel)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
         if not isinstance(kernel, Kernel):
             raise TypeError(f"kernel must return a Kernel, got {type(kernel).__name__} from {self.kernel!r}")
+        self._warn_of_other_subgroups(kernel)
         rigid = [name for name in kernel.cannot_be_soft if name in named_subgroups(self.relax)]
         if rigid:
             warn_once(
@@ -228,6 +232,23 @@ class Softening:
                 f"the centre would, too. Leave it out of relax where the layer shall be strict"
             )
         return kernel
+
+    def _warn_of_other_subgroups(self, kernel: Kernel) -> None:
+        """Warn once of a kernel that is not soft in what ``relax`` names, or that is soft in what it does not name."""
+        soft, named = kernel.relaxed_subgroups, named_subgroups(self.relax)
+        ignored = [name for name in named if name not in (*soft, *kernel.cannot_be_soft)]
+        if ignored:
+            warn_once(
+                f"relax: a {kernel.public_name} cannot be soft in {', '.join(ignored)}, and the layer stays strict "
+                f"there: take another kernel, or leave {'them' if len(ignored) > 1 else 'it'} out of relax"
+            )
+        # Other ways to relax have no ω′, and so no `relax`.
+        unasked = [name for name in soft if name not in kernel.config.relax]
+        if unasked and not isinstance(kernel, RelaxingKernel):
+            warn_once(
+                f"relax: a {kernel.public_name} is soft in {', '.join(unasked)}, which relax={self.relax!r} leaves "
+                f"out: its relaxed_subgroups must be of config.relax, and it must be strict in all others"
+            )
 
     def _acting_gspace(self, in_type: FieldType) -> Any:
         """Return the gspace by whose base space elements are known: of features without one that of their group."""
@@ -268,6 +289,23 @@ def check_softness(value: Any, name: str = "initial_softness") -> float:
     if not 0 <= softness < 1:
         raise ValueError(f"{name} must be in [0, 1), got {value}")
     return softness
+
+
+@torch.no_grad()
+def check_follows(name: str, value: Any, own: Tensor | None, parameter: str) -> None:
+    """Raise a ``ValueError`` for a value of what escnn's layers store, and a layer computes, that is another one."""
+    if value is not None and not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}: {value!r}")
+    is_alike = value is own if value is None or own is None else value.shape == own.shape
+    if value is not None and own is not None and is_alike and has_values(value, own):
+        # It may be from another device or of another dtype.
+        rounding = _SUMMED * max(torch.finfo(of.dtype).eps for of in (value, own))
+        is_alike = bool((value.to(own) - own).abs().amax() <= rounding * own.abs().amax())
+    if not is_alike:
+        raise ValueError(
+            f"{name} is computed from `{parameter}` in each call and cannot be another: change `{parameter}`, or take "
+            f"the convolution that export() returns, which has a weight and a bias of its own"
+        )
 
 
 def check_keywords(taker: str, given: Mapping[str, Any], known: tuple[str, ...], others: str) -> None:

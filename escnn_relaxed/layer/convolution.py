@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..checks import check_no_hooks, check_size
 from ..integral.factors import FactoredConvolution
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
-from ..kernel.tied import TiedKernel
+from .arguments import check_follows
 from .relaxed_layer import RelaxedLayer
 
 
@@ -60,12 +60,12 @@ class RelaxedConvolution(RelaxedLayer):
         if self.is_stationary:
             raise RuntimeError("filter_banks: this layer has one filter bank, see filter_bank")
         pixels = check_size("size", size, len(self.geometry.padding))
-        banks = self.kernel.at_pixels(self.weights, pixels, self.hardened, 0, math.prod(pixels))
+        banks = self.kernel.at_pixels(self.weights, pixels, self._hardened, 0, math.prod(pixels))
         return banks.unflatten(-1, [self.kernel_size] * len(pixels)).unflatten(0, pixels)
 
     @property
     def filter(self) -> Tensor:
-        """The filter bank, as in ``R2Conv``.
+        """The filter bank, as in ``R2Conv``. It follows from the weights in both modes, so no other can be set.
 
         Raises:
             AttributeError: where K depends on the position. torch expects this error of a missing attribute.
@@ -80,6 +80,10 @@ class RelaxedConvolution(RelaxedLayer):
         if not self.is_stationary:
             raise AttributeError("filter: this layer is soft in translation and has several, see filter_banks")
         return self.filter_bank()
+
+    @filter.setter
+    def filter(self, value: Tensor) -> None:
+        check_follows("filter", value, self.filter_bank(), "weights")
 
     @torch.no_grad()
     def export(self) -> nn.Module:
@@ -98,17 +102,15 @@ class RelaxedConvolution(RelaxedLayer):
         check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
         if self.is_stationary:
             return as_convolution(self.filter_bank(), self.expanded_bias, self.geometry)
-        modulation = self.kernel.position_modulation if isinstance(self.kernel, TiedKernel) else None
-        if modulation is None:
+        factors, filters = self.kernel.position_factors(), self._filters(self.domain.reference_size, self._hardened)
+        if factors is None or filters is None:
             raise RuntimeError(
-                "export: a ContinuousKernel that is soft in translation has no form on plain tensors, since its filter "
-                "banks are made at every pixel; harden('translation') gives it one, and the default kernel has one"
+                f"export: a {self.kernel.public_name} that is soft in translation has no form on plain tensors, since "
+                f"its own code makes what belongs to each pixel; harden('translation') gives it one, and the default "
+                f"kernel has one"
             )
-        weight, _, bias = self._filters(self.kernel.config.domain.reference_size, self.hardened)
-        columns = ("translation",) * len(self.geometry.padding)
-        frequency = self.kernel.frequency.scale(columns, weight)
-        coefficients = modulation.coefficients()
-        return FactoredConvolution(weight, bias, self.geometry, modulation.action, frequency, coefficients).eval()
+        weight, _, bias = filters
+        return FactoredConvolution(weight, bias, self.geometry, factors).eval()
 
 
 def _number(numbers: tuple[int, ...]) -> int | tuple[int, ...]:

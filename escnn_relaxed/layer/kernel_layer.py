@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..checks import check_bool
+from ..checks import check_flag
 from ..group.evaluation_memo import EvaluationMemo
 from ..group.exact_constants import follow
 from ..group.linear_maps import InvariantBias
@@ -20,7 +20,10 @@ from ..integral.geometry import Geometry, image_size
 from ..kernel.steerable_basis import BasisElements
 from ..torch_modes import full_precision
 from . import state_dict as states
-from .arguments import Softening, check_dtype, check_input, check_shape, check_softness, shown_arguments
+from .arguments import Softening, check_dtype, check_follows, check_input, check_shape, check_softness, shown_arguments
+
+# The weight of a convolution, its factors at the pixels of the output, and the bias of each channel.
+Filters: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
 
 
 class KernelLayer(EquivariantModule):
@@ -43,10 +46,10 @@ class KernelLayer(EquivariantModule):
         super().__init__()
         self.in_type, self.out_type, self.space = in_type, out_type, in_type.gspace
         self.geometry = geometry
-        self.hardened: tuple[str, ...] = ()
+        self._hardened: tuple[str, ...] = ()
         self._memo = EvaluationMemo()
         self._register_state_dict_hook(states.complete)
-        expansion = InvariantBias(out_type) if check_bool("bias", bias) else None
+        expansion = InvariantBias(out_type) if check_flag("bias", bias) else None
         self.bias_expansion = None if expansion is None or not expansion.dimension else expansion
         values = None if self.bias_expansion is None else nn.Parameter(torch.zeros(self.bias_expansion.dimension))
         self.register_parameter("bias", values)
@@ -56,7 +59,7 @@ class KernelLayer(EquivariantModule):
         weights = self.kernel.start_weights()
         self.register_parameter("weights", None if weights is None else nn.Parameter(weights))
         self.kernel.start(self.weights, self.kernel.default_softness if softness is None else softness)
-        if not check_bool("initialize", initialize) and weights is not None:
+        if not check_flag("initialize", initialize) and weights is not None:
             nn.init.zeros_(self.weights)
 
     def forward(self, input: GeometricTensor) -> GeometricTensor:
@@ -82,36 +85,45 @@ class KernelLayer(EquivariantModule):
             follow(self, self.like)
         if kernel.is_random:
             kernel.draw()
-        if kernel.varies(self.hardened):
-            if not kernel.is_factored:
-                check_dtype(input.tensor, self.like)
-                banks = BanksAtPixels(kernel, self.geometry.domain_size(input.tensor), self.hardened)
-                output = integrate_at_pixels(input.tensor, banks, self.expanded_bias, self.geometry)
-                return GeometricTensor(output, self.out_type)
+        if kernel.varies(self._hardened):
             size = self.geometry.output_size(*image_size(input.tensor))
-        if self.training:
-            filters = self._filters(size, self.hardened)
+        if self.training or kernel.is_random:
+            filters = self._filters(size, self._hardened)
         else:
-            filters = self._memo(self, self._filters, size, self.hardened, kernel.settings())
-        return GeometricTensor(integrate(input.tensor, *filters, self.geometry), self.out_type)
+            filters = self._memo(self, self._filters, size, self._hardened, kernel.settings())
+        output = self._at_pixels(input.tensor) if filters is None else integrate(input.tensor, *filters, self.geometry)
+        return GeometricTensor(output, self.out_type)
 
-    def _filters(
-        self, size: tuple[int, ...] | None, hardened: tuple[str, ...], *_: Hashable
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return K as the weight of a convolution, its factors at pixels and the bias of each channel."""
+    def _filters(self, size: tuple[int, ...] | None, hardened: tuple[str, ...], *_: Hashable) -> Filters | None:
+        """Return K as the weight of a convolution, its factors at pixels and the bias; None of K at each pixel."""
         with full_precision(self.like):
             if size is None:
                 banks, factors = self.kernel(self.weights, hardened), None
+            elif (filters := self.kernel.filters(self.weights, size, hardened)) is not None:
+                banks, factors = filters
             else:
-                banks, factors = self.kernel.filters(self.weights, size, hardened)
+                return None
             bias = None if self.bias_expansion is None else self.bias_expansion(self.bias)
             return as_weight(banks, self.geometry, factors is not None), factors, bias
 
+    def _at_pixels(self, features: Tensor) -> Tensor:
+        """Return the output of a kernel that is made at each pixel."""
+        check_dtype(features, self.like)
+        banks = BanksAtPixels(self.kernel, self.weights, self.geometry.domain_size(features), self._hardened)
+        return integrate_at_pixels(features, banks, self.expanded_bias, self.geometry)
+
     @property
     def expanded_bias(self) -> Tensor | None:
-        """The bias of each channel, (C_out,), as in ``R2Conv``; None without trivial irreps or with ``bias=False``."""
+        """The bias of each channel, (C_out,), as in ``R2Conv``; None without trivial irreps or with ``bias=False``.
+
+        It follows from ``bias`` in both modes. Code that stores it anew, as after the loading of a state, may do so.
+        """
         with full_precision(self.like):
             return None if self.bias_expansion is None else self.bias_expansion(self.bias)
+
+    @expanded_bias.setter
+    def expanded_bias(self, value: Tensor | None) -> None:
+        check_follows("expanded_bias", value, self.expanded_bias, "bias")
 
     @property
     def like(self) -> Tensor:
@@ -140,7 +152,8 @@ class KernelLayer(EquivariantModule):
         """
         if not self.is_stationary:
             raise RuntimeError("filter_bank: this layer is soft in translation and has several, see filter_banks")
-        return self._filters(None, self.hardened)[0]
+        with full_precision(self.like):
+            return as_weight(self.kernel(self.weights, self._hardened), self.geometry)
 
     def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
         """Return the filter bank and the bias of each channel, (C_out,), of a stationary layer, as ``R2Conv``.
@@ -183,7 +196,7 @@ class KernelLayer(EquivariantModule):
             >>> layer.is_stationary
             False
         """
-        return not self.kernel.varies(self.hardened)
+        return not self.kernel.varies(self._hardened)
 
     @property
     def basisexpansion(self) -> BasisElements | None:
@@ -229,8 +242,8 @@ class KernelLayer(EquivariantModule):
         parts = [f"{self.in_type}, {self.out_type}", *shown_arguments(self.geometry)]
         if self.bias_expansion is None:
             parts.append("bias=False")
-        if self.hardened:
-            parts.append(f"hardened={self.hardened}")
+        if self._hardened:
+            parts.append(f"hardened={self._hardened}")
         parts.append(self.kernel.relaxed_by or f"relax={self.kernel.frequency.described() or None}")
         if self.kernel.config.domain.kept.name:
             parts.append(f"keep='{self.kernel.config.domain.kept}'")

@@ -10,7 +10,7 @@ import torch
 from escnn.group import GroupElement
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS, check_size, check_subgroups, ordered_subgroups
+from ..checks import SUBGROUPS, check_sequence, check_size, check_subgroups, ordered_subgroups
 from ..group.domain import Domain
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import WeightGroup, at_least_single, soft_share
@@ -64,7 +64,12 @@ class RelaxedLayer(KernelLayer):
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
-        """The subgroups in which the layer may be soft."""
+        """The subgroups in which the layer may be soft, without those in which it was hardened."""
+        return tuple([name for name in self.kernel.relaxed_subgroups if name not in self._hardened])
+
+    @property
+    def relaxable_subgroups(self) -> tuple[str, ...]:
+        """The subgroups in which the layer may be soft, with those in which it was hardened."""
         return self.kernel.relaxed_subgroups
 
     @property
@@ -119,8 +124,8 @@ class RelaxedLayer(KernelLayer):
         pixels = None if size is None else check_size("size", size, self.kernel.config.domain.dimension)
         with full_precision(self.like):
             kernel, weights = at_least_single(self.kernel, self.weights)
-            averaged = ordered_subgroups(self.hardened, wanted)
-            return soft_share(*kernel.energies(weights, self.hardened, averaged, pixels))
+            averaged = ordered_subgroups(self._hardened, wanted)
+            return soft_share(*kernel.energies(weights, self._hardened, averaged, pixels))
 
     @torch.no_grad()
     def set_softness(self, softness: float) -> None:
@@ -146,7 +151,34 @@ class RelaxedLayer(KernelLayer):
         if not 0 < present < 1:
             where = f"both parts of the kernel are above 0, got {softness!r} for {self} of softness {present:.3g}"
             raise ValueError(f"softness can be set where {where}")
-        self.kernel.scale_to(self.weights, wanted, self.hardened)
+        self.kernel.scale_to(self.weights, wanted, self._hardened)
+
+    @property
+    def hardened(self) -> tuple[str, ...]:
+        """The subgroups in which the layer was made strict. Any may be named anew; an empty tuple takes all back.
+
+        Raises:
+            TypeError: for anything but a sequence of names.
+            ValueError: for a name that is not of a subgroup.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> layer = RelaxedR2Conv(fields, fields, 3)
+            >>> layer.harden("rotation")
+            >>> layer.hardened, layer.relaxed_subgroups
+            (('rotation',), ())
+            >>> layer.hardened = ()
+            >>> layer.relaxed_subgroups
+            ('rotation',)
+        """
+        return self._hardened
+
+    @hardened.setter
+    def hardened(self, names: Sequence[str]) -> None:
+        given = check_sequence("hardened", names, "names of subgroups")
+        self._hardened = ordered_subgroups(check_subgroups(given)) if given else ()
 
     def harden(self, *subgroups: str) -> None:
         """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
@@ -165,7 +197,7 @@ class RelaxedLayer(KernelLayer):
             >>> layer.softness().item()
             0.0
         """
-        self.hardened = ordered_subgroups(self.hardened, check_subgroups(subgroups))
+        self._hardened = ordered_subgroups(self._hardened, check_subgroups(subgroups))
 
     def check_equivariance(
         self, atol: float = 0.1, rtol: float = 0.1, assertion: bool = True, verbose: bool = True, device: str = "cpu"
@@ -198,14 +230,14 @@ class RelaxedLayer(KernelLayer):
 
     def weight_groups(self) -> list[WeightGroup]:
         """Return the soft weights by subgroup, without those that do nothing where the layer is hardened."""
-        return [group for group in self.kernel.weight_groups() if not group.is_gone(self.hardened)]
+        return [group for group in self.kernel.weight_groups() if not group.is_gone(self._hardened)]
 
     @torch.no_grad()
     def element_errors(self, elements: Sequence[GroupElement]) -> Tensor:
         """Return ‖hK − K‖ / ‖K‖ for each group element h: NaN where h moves taps off their grid, 0 for rounding."""
         with full_precision(self.like):
             kernel, weights = at_least_single(self.kernel, self.weights)
-            moved, whole = kernel.element_energies(weights, self.hardened, elements)
+            moved, whole = kernel.element_energies(weights, self._hardened, elements)
         ratio = torch.where(whole > 0, moved / torch.where(whole > 0, whole, 1), 0 * moved)
         rounding = _ROUNDING * torch.finfo(ratio.dtype).eps
         return torch.where(ratio <= rounding**2, 0, ratio).sqrt()
@@ -238,5 +270,5 @@ class RelaxedLayer(KernelLayer):
     def drop_soft_part(self) -> None:
         """Replace the kernel of a layer that is hardened in all subgroups by its strict part, where it has one."""
         strict = self.kernel.strict_kernel()
-        if self.hardened == SUBGROUPS and strict is not self.kernel:
-            self.kernel, self.hardened = strict.train(self.training), ()
+        if self._hardened == SUBGROUPS and strict is not self.kernel:
+            self.kernel, self._hardened = strict.train(self.training), ()

@@ -17,7 +17,7 @@ from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import KernelBuilder
 from ..kernel.tied import TiedKernel
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import Softening, check_field_types
+from .arguments import Softening, check_field_types, check_follows
 from .equivariance_check import check_equivariance
 from .relaxed_layer import RelaxedLayer
 
@@ -114,6 +114,10 @@ class RelaxedLinear(RelaxedLayer):
             torch.Size([4, 4])
         """
         return self.filter_bank()
+
+    @matrix.setter
+    def matrix(self, value: Tensor) -> None:
+        check_follows("matrix", value, self.filter_bank(), "weights")
 
     @torch.no_grad()
     def export(self) -> nn.Module:

@@ -132,7 +132,7 @@ def harden_by_trials(
     # Layers can be made strict in each of these alone, some in several subgroups together.
     choices: dict[frozenset[str], None] = {}
     for group in soft_groups(network):
-        names = {*layers[group.layer].relaxed_subgroups, *group.weights.subgroups}
+        names = {*layers[group.layer].relaxable_subgroups, *group.weights.subgroups}
         alone = [frozenset({name}) for name in ordered_subgroups(names)]
         together = [group.weights.subgroups] if group.weights.needs_all else alone
         choices.update(dict.fromkeys(together))

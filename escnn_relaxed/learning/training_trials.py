@@ -136,7 +136,7 @@ def which_softness_helps(
         {'rotation': True}
     """
     layers = relaxed_layers(network).values()
-    soft = ordered_subgroups(*(set(layer.relaxed_subgroups) - set(layer.hardened) for layer in layers))
+    soft = ordered_subgroups(*(layer.relaxed_subgroups for layer in layers))
     wanted = check_subgroups(subgroups)
     left = [name for name in soft if name in wanted]
     if not left:
@@ -166,7 +166,7 @@ def which_softness_helps(
 
     rows: list[TrainingTrial] = []
     # What is strict from the start is strict in every trial.
-    known = ordered_subgroups(*(layer.relaxed_subgroups for layer in layers))
+    known = ordered_subgroups(*(layer.relaxable_subgroups for layer in layers))
     hardened = tuple([name for name in known if name not in soft])
     kept, before = trained(())
     while left:

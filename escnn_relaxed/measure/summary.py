@@ -10,6 +10,7 @@ import torch
 from escnn.nn import FieldType
 from torch import nn
 
+from ..checks import SUBGROUPS
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.state_dict import describe_fields
 from ..network.relaxed_layers import frequency_energy, relaxed_layers, strict_layers
@@ -25,13 +26,15 @@ class LayerSummary:
     Attributes:
         name: of the module.
         fields: its input and output fields; the table cuts long lists short.
-        domain_frequency: ω′ of each subgroup that may be soft.
+        domain_frequency: ω′ of each subgroup that may be soft; none of those in which the layer was hardened.
         softness: s of each of these subgroups, and of all as ``"all"``.
         error: largest exact error of the network up to this layer, over the group; None where not measured.
         relaxed_by: what relaxes the layer where that is not ω′, else empty.
         parameters: number of its parameters.
         soft_parameters: number of those that a strict layer does without.
         cannot_be_soft: subgroups that were to be soft where no weights would make the layer so.
+        keep: the group to which the layer stays equivariant, as it was given to it; else empty.
+        hardened: the subgroups in which the layer was made strict.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -52,6 +55,8 @@ class LayerSummary:
     parameters: int = 0
     soft_parameters: int = 0
     cannot_be_soft: tuple[str, ...] = ()
+    keep: str = ""
+    hardened: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,9 @@ class RelaxationSummary(Report):
 
 @torch.no_grad()
 def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldType | None = None) -> RelaxationSummary:
-    """Return a row for each relaxed layer of a network: its fields, ω′, parameters, softness and measured errors.
+    """Return a row for each relaxed layer of a network: fields, ω′, parameters, softness, measured errors.
+
+    The row says, too, which group the layer keeps and in what it was hardened.
 
     Below the rows stand escnn's own linear maps that the network has left, which are strict.
 
@@ -122,18 +129,22 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
     errors = {} if data is None else largest_exact_errors(network, data, list(layers), in_type)
     rows = []
     for name, layer in layers.items():
-        softness = {subgroup: layer.softness(subgroup).item() for subgroup in layer.relaxed_subgroups}
+        soft_in = layer.relaxed_subgroups
+        softness = {subgroup: layer.softness(subgroup).item() for subgroup in soft_in}
+        frequencies = {name: tuple(w.tolist()) for name, w in layer.domain_frequency.items() if name in soft_in}
         rows.append(
             LayerSummary(
                 name=name,
                 fields=f"{describe_fields(layer.in_type)} -> {describe_fields(layer.out_type)}",
-                domain_frequency={subgroup: tuple(w.tolist()) for subgroup, w in layer.domain_frequency.items()},
+                domain_frequency=frequencies,
                 softness={**softness, "all": layer.softness().item()},
                 error=errors.get(name),
-                relaxed_by=layer.relaxed_by,
+                relaxed_by="" if layer.hardened and not soft_in else layer.relaxed_by,
                 parameters=sum(parameter.numel() for parameter in layer.parameters()),
                 soft_parameters=sum(parameter.numel() for parameter in layer.soft_parameters()),
                 cannot_be_soft=layer.cannot_be_soft,
+                keep=layer.domain.kept.name,
+                hardened=layer.hardened,
             )
         )
     every, soft = (
@@ -224,6 +235,8 @@ _COLUMNS: dict[str, Callable[[LayerSummary], str]] = {
     "fields": lambda row: " -> ".join(map(_short, row.fields.split(" -> "))),
     "ω′": _frequency_text,
     "relaxed by": lambda row: row.relaxed_by,
+    "keep": lambda row: row.keep,
+    "hardened": lambda row: "all" if row.hardened == SUBGROUPS else ", ".join(row.hardened),
     "parameters": lambda row: f"{row.parameters:,} ({row.soft_parameters:,} soft)" if row.parameters else "",
     "softness s": _softness_text,
     "error so far": lambda row: "" if row.error is None else f"{row.error:.2g}",

@@ -16,8 +16,8 @@ from escnn.nn.modules.conv.r3convolution import compute_basis_params
 from torch import nn
 
 from ..checks import (
-    check_bool,
     check_callable,
+    check_flag,
     check_integer,
     check_not_negative,
     check_number,
@@ -106,7 +106,7 @@ def check_basis_arguments(kernel_size: int, dilation: int, given: Mapping[str, A
     """Return the arguments that are given in the types that escnn takes: lists of floats, and floats."""
     checked = {name: value for name, value in given.items() if value is not None}
     if "recompute" in given:
-        check_bool("recompute", given["recompute"])
+        check_flag("recompute", given["recompute"])
     if "rings" in checked:
         checked["rings"] = _rings(checked["rings"], kernel_size, dilation, axes)
     if "sigma" in checked:
