@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 
-from .configuration import Configuration, read_row, row_names
+from .configuration import Configuration
 from .markdown import markdown_table
 from .mean_and_error import values_or_mean
 from .results import Result
+from .rows import ROWS, find_row
 
 __all__ = ["accuracy_table", "chosen_table", "curve_table", "learned_table", "published_table"]
 
@@ -74,7 +75,7 @@ def published_table(names: Collection[str]) -> str:
         names: of rows that are in the table beside those of the paper's first one.
     """
     lines = []
-    for row in map(read_row, row_names()):
+    for row in ROWS.values():
         cells = [_published(row.published.get(task)) for task in _PUBLISHED]
         is_of_first = "seconds" in row.published
         if any(cells) and (is_of_first or row.name in names):
@@ -106,7 +107,7 @@ def _curves(results: Sequence[Result]) -> dict[str, dict[_Frequencies, list[Resu
         for result in unchanged:
             if result.row.name in (name, strict):
                 curve.setdefault(_frequencies(result.configuration), []).append(result)
-        curves[read_row(name).title] = dict(sorted(curve.items(), key=lambda entry: [of for _, of in entry[0]]))
+        curves[find_row(name).title] = dict(sorted(curve.items(), key=lambda entry: [of for _, of in entry[0]]))
     return curves
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .configuration import read_row
 from .data_files import read_json
 from .markdown import markdown_table
+from .rows import find_row
 
 __all__ = ["cost_sections"]
 
@@ -40,20 +40,20 @@ def cost_sections(path: Path) -> list[str]:
 def _parameter_table(rows: Mapping[str, Any]) -> str:
     lines = []
     for name, row in rows.items():
-        ours, published = row["parameters"], read_row(name).published["parameters"]
+        ours, published = row["parameters"], find_row(name).published["parameters"]
         counts = ours, published, ours + MORE_ON_CIFAR100, published + MORE_ON_CIFAR100
-        lines.append([read_row(name).title, *(f"{count:,}" for count in counts)])
+        lines.append([find_row(name).title, *(f"{count:,}" for count in counts)])
     header = "row", "CIFAR-10", "CIFAR-10, published", "CIFAR-100", "CIFAR-100, published"
     return markdown_table(header, lines)
 
 
 def _runtime_table(rows: Mapping[str, Any]) -> str:
     first, *_ = rows
-    of_first = read_row(first).published["seconds"]
+    of_first = find_row(first).published["seconds"]
     lines = []
     for name, row in rows.items():
-        seconds = read_row(name).published["seconds"]
+        seconds = find_row(name).published["seconds"]
         published = [f"{own / of_cnn:.1f}" for own, of_cnn in zip(seconds, of_first, strict=True)]
         ours = [f"{row[kind]['median']:.1f} ({row[kind]['low']:.1f} to {row[kind]['high']:.1f})" for kind in KINDS]
-        lines.append([read_row(name).title, ours[0], published[0], ours[1], published[1]])
+        lines.append([find_row(name).title, ours[0], published[0], ours[1], published[1]])
     return markdown_table(("row", "train", "train, published", "inference", "inference, published"), lines)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .configuration import Configuration, Row, read_row, row_names
+from .configuration import Configuration
 from .data_files import DataError, read_json
+from .rows import ROWS, Row, find_row
 
 __all__ = ["Result", "as_result", "load_results"]
 
@@ -88,7 +89,7 @@ def as_result(content: Any, path: Path) -> Result:
     """
     try:
         return Result(
-            read_row(content["row"]),
+            find_row(content["row"]),
             Configuration(**content["configuration"]),
             content["seed"],
             content["parameters"],
@@ -112,5 +113,5 @@ def load_results(folder: Path) -> list[Result]:
     results = [as_result(read_json(path), path) for path in sorted(folder.rglob("result.json"))]
     if not results:
         raise DataError(f"{folder} holds no result.json: train rows with --output {folder} first")
-    order = {name: number for number, name in enumerate(row_names())}
+    order = {name: number for number, name in enumerate(ROWS)}
     return sorted(results, key=lambda result: (order[result.row.name], result.seed))

@@ -6,9 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .configuration import override, read_row
+from .configuration import override
 from .mean_and_error import mean_and_error
 from .plans import PlannedRun
+from .rows import find_row
 
 __all__ = ["read_values", "sweep_report", "sweep_runs"]
 
@@ -48,7 +49,7 @@ def sweep_runs(
         ValueError: for a setting that has no meaning.
         TypeError: for a value of the wrong type.
     """
-    base = read_row(row).configuration
+    base = find_row(row).configuration
     configurations = {value: override(base, [*settings, f"{key}={value}"]) for value in values}
     return {
         value: [PlannedRun(row, configuration, seed) for seed in range(seeds)]

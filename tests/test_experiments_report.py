@@ -4,14 +4,15 @@ import dataclasses
 import json
 from pathlib import Path
 
-from experiments.configuration import override, read_row
+from experiments.configuration import override
 from experiments.report import report
+from experiments.rows import find_row
 
 SCALE = ["epochs=6", "images=1500", "evaluation_images=2000"]
 
 
 def write(folder: Path, name: str, seed: int, test: float, *overrides: str, validation: float | None = None) -> None:
-    configuration = override(read_row(name).configuration, [*SCALE, *overrides])
+    configuration = override(find_row(name).configuration, [*SCALE, *overrides])
     path = folder / name / configuration.digest() / f"seed-{seed}" / "result.json"
     path.parent.mkdir(parents=True)
     content = {

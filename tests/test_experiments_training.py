@@ -15,15 +15,15 @@ pytest.importorskip("kornia")
 
 
 from escnn_relaxed import frequency_penalty
-from experiments.configuration import read_row
 from experiments.module import ImageClassifier, learning_rate_factor
+from experiments.rows import find_row
 from experiments.tasks import load_task
 from experiments.training import Machine, run, run_folder
 
 # Lightning's own: what it uses of torch
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
 
-TRIAL = read_row("digits-soft").configuration
+TRIAL = find_row("digits-soft").configuration
 # Two learned layers deep enough to train, small enough for seconds: 4 steps an epoch.
 SMALL = replace(TRIAL, images=64, evaluation_images=32, batch_size=16, fields=(1, 1))
 LEARNED = replace(SMALL, learn_relaxation=True, penalty_weight=0.1, kernel={"sampling": "random"})

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from benchmarks.speed.sides import DEVICE, alternate, evaluation, training
-from experiments.configuration import read_row, row_names
 from experiments.data_files import read_json, save
 from experiments.module import build_network
+from experiments.rows import ROWS, find_row
 
 CNN, BATCH, REPETITIONS = "t2-strict", 4, 3
 
@@ -27,7 +27,7 @@ CNN, BATCH, REPETITIONS = "t2-strict", 4, 3
 def measure(name: str) -> dict[str, Any]:
     """Ratios to the CNN of one row, and its number of parameters."""
     images, labels = torch.randn(BATCH, 3, 32, 32, device=DEVICE), torch.randint(10, (BATCH,), device=DEVICE)
-    networks = [build_network(read_row(row).configuration, 10, 3).to(DEVICE) for row in (name, CNN)]
+    networks = [build_network(find_row(row).configuration, 10, 3).to(DEVICE) for row in (name, CNN)]
     steps = (training(network, images, labels) for network in networks)
     of_training = alternate(*steps, REPETITIONS)
     calls = (evaluation(network, *images.shape) for network in networks)
@@ -55,7 +55,7 @@ def main() -> None:
     content = read_json(path) if path.exists() else {"settings": settings, "rows": {}}
     if content["settings"] != settings:
         parser.error(f"{path} was measured with other settings: {content['settings']}")
-    for name in arguments.rows or [name for name in row_names() if "seconds" in read_row(name).published]:
+    for name in arguments.rows or [name for name, row in ROWS.items() if "seconds" in row.published]:
         if name not in content["rows"]:
             content["rows"][name] = measure(name)
             save(json.dumps(content, indent=1).encode(), path)
