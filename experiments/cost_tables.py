@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shared.markdown import table
+
 from .data_files import read_json
-from .markdown import markdown_table
 from .rows import find_row
 
 __all__ = ["cost_sections"]
@@ -44,7 +45,7 @@ def _parameter_table(rows: Mapping[str, Any]) -> str:
         counts = ours, published, ours + MORE_ON_CIFAR100, published + MORE_ON_CIFAR100
         lines.append([find_row(name).title, *(f"{count:,}" for count in counts)])
     header = "row", "CIFAR-10", "CIFAR-10, published", "CIFAR-100", "CIFAR-100, published"
-    return markdown_table(header, lines)
+    return table(header, lines, align_right=True)
 
 
 def _runtime_table(rows: Mapping[str, Any]) -> str:
@@ -56,4 +57,4 @@ def _runtime_table(rows: Mapping[str, Any]) -> str:
         published = [f"{own / of_cnn:.1f}" for own, of_cnn in zip(seconds, of_first, strict=True)]
         ours = [f"{row[kind]['median']:.1f} ({row[kind]['low']:.1f} to {row[kind]['high']:.1f})" for kind in KINDS]
         lines.append([find_row(name).title, ours[0], published[0], ours[1], published[1]])
-    return markdown_table(("row", "train", "train, published", "inference", "inference, published"), lines)
+    return table(("row", "train", "train, published", "inference", "inference, published"), lines, align_right=True)

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.shared.markdown import mean_and_error
+
 from .configuration import override
-from .mean_and_error import mean_and_error
 from .plans import PlannedRun
 from .rows import find_row
 
