@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in (train, sweep, plan):
         _add_machine(command)
     report = commands.add_parser("report", help="write the tables from the results of runs")
-    report.add_argument("results", type=Path, help="folder of runs, or of their result.json alone")
+    report.add_argument("results", type=Path, help="folder of runs, or of their log paper.jsonl alone")
     report.add_argument("--output", type=Path, default=Path("docs/results/paper.md"))
     return parser
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shared.markdown import table
+from benchmarks.shared.run_log import Log
 
-from .data_files import read_json
 from .rows import find_row
 
 __all__ = ["cost_sections"]
@@ -26,16 +26,18 @@ def cost_sections(path: Path) -> list[str]:
     """Both tables with their headings, each beside the published numbers; none where nothing was measured.
 
     Args:
-        path: of ``runtimes.json``.
+        path: of the log.
 
     Raises:
-        DataError: for a file that is none.
+        ValueError: for a file that is no log.
     """
-    if not path.exists():
+    rows = Log(path).runs
+    if not rows:
         return []
-    measured = read_json(path)
-    parameters = ["## Parameters", _parameter_table(measured["rows"])]
-    return [*parameters, "## Runtimes", measured["settings"], _runtime_table(measured["rows"]), OF_FEW_IMAGES]
+    # The same for all rows of a log.
+    settings = next(iter(rows.values()))["settings"]
+    parameters = ["## Parameters", _parameter_table(rows)]
+    return [*parameters, "## Runtimes", settings, _runtime_table(rows), OF_FEW_IMAGES]
 
 
 def _parameter_table(rows: Mapping[str, Any]) -> str:

@@ -63,7 +63,7 @@ def sweep_report(key: str, results: Mapping[str, Sequence[Mapping[str, Any]]]) -
 
     Args:
         key: what was changed.
-        results: value → contents of the ``result.json`` of its seeds.
+        results: value → results of the runs of its seeds.
     """
     validation = {value: [run["validation_accuracy"] for run in runs] for value, runs in results.items()}
     lines = [f"{key}={value}: validation {mean_and_error(accuracies)} %" for value, accuracies in validation.items()]

@@ -93,7 +93,7 @@ WRONG = {
     "train digits-soft --set epochs=1": "warmup_epochs must be below epochs=1, got 1",
     'train digits-soft --set kernel.net="mlp"': "kernel.net must be one of ['siren', 'fourier'], got 'mlp'",
     "train digits-soft --output /dev/null": "Not a directory: '/dev/null/digits-soft",
-    "report /nowhere": "/nowhere holds no result.json: train rows with --output /nowhere first",
+    "report /nowhere": "/nowhere holds no results in paper.jsonl: train rows with --output /nowhere first",
 }
 
 

@@ -1,4 +1,4 @@
-"""A log of the metrics of each epoch: comma-separated values in a file that survives a kill."""
+"""The metrics of each epoch: comma-separated values in a file that survives a kill."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from .data_files import save
 
-__all__ = ["EpochLog"]
+__all__ = ["EpochMetrics"]
 
 
-class EpochLog(Callback):
+class EpochMetrics(Callback):
     """A line an epoch: whatever is logged, and the CPU seconds it took.
 
     The lines are part of each checkpoint, and the file is written from them: after a kill it holds the epochs up to
