@@ -55,7 +55,7 @@ types: environment ## check the type annotations
 	$(RUN) -m mypy
 
 doctest: environment ## run the examples in the docstrings
-	$(PYTEST) --doctest-modules escnn_relaxed experiments
+	$(PYTEST) --doctest-modules escnn_relaxed experiments benchmarks/shared
 
 docs: docs-environment ## build the site into docs/_build/html, tutorials run (SMOKE=1: for a few steps only)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 ESCNN_RELAXED_SMOKE=$(SMOKE) \

@@ -1,4 +1,4 @@
-"""The functions of ``experiments/``, the folder beside this one, that the examples use.
+"""The functions of ``experiments/`` and ``benchmarks/``, folders beside this one, that the examples use.
 
 A part of mnist6_180.py and sweep.py, which are the files to run.
 """
@@ -11,9 +11,9 @@ from pathlib import Path
 # At the end, so that an installed escnn_relaxed goes before the one of the repository.
 sys.path.append(str(Path(__file__).parents[1]))
 
+from benchmarks.shared.markdown import mean_and_error
 from experiments.data_files import DataError
 from experiments.digits import SIX_CLASSES, both_ways_up, bundled_digits, half_turned, mnist_digits, only_sixes
-from experiments.mean_and_error import mean_and_error
 
 __all__ = [
     "SIX_CLASSES",

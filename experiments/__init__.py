@@ -10,7 +10,8 @@ They run from the root of the repository, with the packages of ``requirements.tx
 
 Data flow one way, a stage a file: files on disk (data_files.py, mnist_files.py, cifar_files.py) → training, validation
 and test images (tasks.py) → batches (batches.py) → augmented and normalised on the device (augmentation.py) → a network
-and its loss (module.py) → a run that can be killed and goes on (training.py, epoch_log.py) → tables (report.py). A row
-of the paper's tables is a file of ``configurations/`` (configuration.py), a plan of many runs one of ``plans/``
-(plans.py).
+and its loss (module.py) → a run that can be killed and goes on (training.py, epoch_metrics.py) → the log of results
+(benchmarks/shared/run_log.py) → tables (report.py). Rows of the paper's tables are in rows.py, each with its
+configuration (configuration.py) and what was published of it (published.py); a plan of many runs is a file of
+``plans/`` (plans.py).
 """

@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 
-from .configuration import Configuration, read_row, row_names
-from .markdown import markdown_table
-from .mean_and_error import values_or_mean
+from benchmarks.shared.markdown import table, values_or_mean
+
+from .configuration import Configuration
 from .results import Result
+from .rows import ROWS, find_row
 
 __all__ = ["accuracy_table", "chosen_table", "curve_table", "learned_table", "published_table"]
 
@@ -23,7 +24,7 @@ def accuracy_table(results: Sequence[Result]) -> str:
         same = [result for result in results if result.title == title]
         accuracy = values_or_mean([result.test for result in same])
         lines.append([title, accuracy, str(len(same)), f"{same[0].parameters:,}"])
-    return markdown_table(("row", "test, %", "seeds", "parameters"), lines)
+    return table(("row", "test, %", "seeds", "parameters"), lines, align_right=True)
 
 
 def curve_table(results: Sequence[Result]) -> str:
@@ -33,7 +34,7 @@ def curve_table(results: Sequence[Result]) -> str:
         for frequencies, same in curve.items():
             accuracies = (values_or_mean([getattr(of, split) for of in same]) for split in ("test", "validation"))
             lines.append([title, _in_words(frequencies), *accuracies, str(len(same))])
-    return markdown_table(("row", "ω′", "test, %", "validation, %", "seeds"), lines) if lines else ""
+    return table(("row", "ω′", "test, %", "validation, %", "seeds"), lines, align_right=True) if lines else ""
 
 
 def chosen_table(results: Sequence[Result]) -> str:
@@ -42,7 +43,7 @@ def chosen_table(results: Sequence[Result]) -> str:
     for title, curve in _curves(results).items():
         best = max(curve, key=lambda of: statistics.fmean(result.validation for result in curve[of]))
         lines.append([title, _in_words(best), values_or_mean([result.test for result in curve[best]])])
-    return markdown_table(("row", "ω′", "test, %"), lines) if lines else ""
+    return table(("row", "ω′", "test, %"), lines, align_right=True) if lines else ""
 
 
 def learned_table(results: Sequence[Result]) -> str:
@@ -54,7 +55,7 @@ def learned_table(results: Sequence[Result]) -> str:
         lines.append([title, *(f"{size:.2f}" for size in layers)])
     layers_of_network = max((len(line) for line in lines), default=1) - 1
     header = ["row", *(f"layer {number}" for number in range(1, layers_of_network + 1))]
-    return markdown_table(header, lines) if lines else ""
+    return table(header, lines, align_right=True) if lines else ""
 
 
 def _learned(epoch: Mapping[str, float]) -> list[float]:
@@ -74,12 +75,12 @@ def published_table(names: Collection[str]) -> str:
         names: of rows that are in the table beside those of the paper's first one.
     """
     lines = []
-    for row in map(read_row, row_names()):
+    for row in ROWS.values():
         cells = [_published(row.published.get(task)) for task in _PUBLISHED]
         is_of_first = "seconds" in row.published
         if any(cells) and (is_of_first or row.name in names):
             lines.append([row.title, *cells])
-    return markdown_table(("row", *_PUBLISHED.values()), lines)
+    return table(("row", *_PUBLISHED.values()), lines, align_right=True)
 
 
 _PUBLISHED = {
@@ -106,7 +107,7 @@ def _curves(results: Sequence[Result]) -> dict[str, dict[_Frequencies, list[Resu
         for result in unchanged:
             if result.row.name in (name, strict):
                 curve.setdefault(_frequencies(result.configuration), []).append(result)
-        curves[read_row(name).title] = dict(sorted(curve.items(), key=lambda entry: [of for _, of in entry[0]]))
+        curves[find_row(name).title] = dict(sorted(curve.items(), key=lambda entry: [of for _, of in entry[0]]))
     return curves
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from escnn_relaxed.checks import check_integer
 
-from .configuration import PRECISIONS, TASK_NAMES, changes, override, read_row, row_names
+from .configuration import PRECISIONS, TASK_NAMES, changes, override
 from .data_files import DataError
 from .plans import PlannedRun, RunsFailedError, plan_names, read_plan, run_all
 from .report import write_report
 from .requirements import require
+from .rows import ROWS, find_row
 from .sweep import read_values, sweep_report, sweep_runs
 
 __all__ = ["main"]
@@ -67,14 +68,14 @@ def _parser() -> argparse.ArgumentParser:
     for command in (train, sweep, plan):
         _add_machine(command)
     report = commands.add_parser("report", help="write the tables from the results of runs")
-    report.add_argument("results", type=Path, help="folder of runs, or of their result.json alone")
+    report.add_argument("results", type=Path, help="folder of runs, or of their log paper.jsonl alone")
     report.add_argument("--output", type=Path, default=Path("docs/results/paper.md"))
     return parser
 
 
 def _list_rows(options: argparse.Namespace) -> None:
-    for name in row_names():
-        print(f"{name:24} {read_row(name).title}")
+    for row in ROWS.values():
+        print(f"{row.name:24} {row.title}")
 
 
 def _add_machine(command: argparse.ArgumentParser) -> None:
@@ -105,7 +106,7 @@ def _run(planned: PlannedRun, options: argparse.Namespace) -> dict[str, Any]:
     # Only now: the module's classes are built on Lightning's.
     from .training import Machine, run, run_folder
 
-    row, configuration, seed = read_row(planned.row), planned.configuration, planned.seed
+    row, configuration, seed = find_row(planned.row), planned.configuration, planned.seed
     say(f"{row.title}: {run_folder(options.output, row.name, configuration, seed)}")
     for change in changes(row.configuration, configuration):
         say(f"  {change}")
@@ -117,7 +118,7 @@ def _run(planned: PlannedRun, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _train(options: argparse.Namespace) -> None:
-    configuration = override(read_row(options.row).configuration, _settings(options))
+    configuration = override(find_row(options.row).configuration, _settings(options))
     _run(PlannedRun(options.row, configuration, options.seed), options)
 
 

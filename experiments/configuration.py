@@ -1,4 +1,4 @@
-"""The configuration of a run: a row of the paper's tables from its file, with the overrides of the command line."""
+"""The configuration of a run, with the overrides of the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from importlib import resources
 from typing import Any
 
 from escnn_relaxed.baselines import LAYERS
@@ -22,7 +21,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["PRECISIONS", "TASK_NAMES", "Configuration", "Row", "changes", "override", "read_row", "row_names"]
+__all__ = ["PRECISIONS", "TASK_NAMES", "Configuration", "changes", "override"]
 
 TASK_NAMES = ("cifar10", "cifar100", "mnist6-180", "digits")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
@@ -118,59 +117,6 @@ class Configuration:
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of the paper's tables.
-
-    Attributes:
-        name: of its file, without the suffix.
-        title: what it is called in tables.
-        configuration: what is run.
-        published: what the paper says: ``task`` or ``task-augmented`` → [mean, standard error] of the test accuracy in
-            %; ``parameters`` → their number on CIFAR-10; ``seconds`` → [train, inference] of a batch.
-    """
-
-    name: str
-    title: str
-    configuration: Configuration
-    published: Mapping[str, Any] = field(default_factory=dict)
-
-
-def row_names() -> list[str]:
-    """Names of all rows, in the order of the paper's tables.
-
-    Example:
-        >>> row_names()[:2]
-        ['t2-strict', 't2-soft']
-    """
-    rows = [read_row(path.name.removesuffix(".toml")) for path in _folder().iterdir() if path.name.endswith(".toml")]
-    kinds = ("strict", "partial", "soft", "learned")
-
-    def place(row: Row) -> tuple[Any, ...]:
-        kind = next((number for number, word in enumerate(kinds) if word in row.name), len(kinds))
-        configuration = row.configuration
-        is_paper = configuration.task == "cifar10"
-        has_other_kernel = bool(configuration.kernel)
-        return not is_paper, configuration.rotations, has_other_kernel, kind, configuration.penalty_weight, row.name
-
-    return [row.name for row in sorted(rows, key=place)]
-
-
-def read_row(name: str) -> Row:
-    """The row of a name.
-
-    Raises:
-        ValueError: for an unknown name, or a file that is no configuration.
-    """
-    path = _folder() / f"{name}.toml"
-    if not path.is_file():
-        known = sorted(path.name.removesuffix(".toml") for path in _folder().iterdir() if path.name.endswith(".toml"))
-        raise ValueError(f"row must be one of {', '.join(known)}; got {name!r}")
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
-    settings = {key: value for key, value in content.items() if key not in ("title", "published")}
-    return Row(name, content["title"], _configuration(settings), content.get("published", {}))
-
-
 def override(configuration: Configuration, assignments: Sequence[str]) -> Configuration:
     """A configuration with some of its values replaced.
 
@@ -230,10 +176,6 @@ def _configuration(settings: Mapping[str, Any]) -> Configuration:
         if key not in known:
             raise ValueError(f"a setting must be one of {', '.join(known)}; got {key!r}")
     return Configuration(**settings)
-
-
-def _folder() -> Any:
-    return resources.files(__package__) / "configurations"
 
 
 def _checked_fields(value: Any) -> tuple[int, int]:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .configuration import read_row
-from .data_files import read_json
-from .markdown import markdown_table
+from benchmarks.shared.markdown import table
+from benchmarks.shared.run_log import Log
+
+from .rows import find_row
 
 __all__ = ["cost_sections"]
 
@@ -25,35 +26,37 @@ def cost_sections(path: Path) -> list[str]:
     """Both tables with their headings, each beside the published numbers; none where nothing was measured.
 
     Args:
-        path: of ``runtimes.json``.
+        path: of the log.
 
     Raises:
-        DataError: for a file that is none.
+        ValueError: for a file that is no log.
     """
-    if not path.exists():
+    rows = Log(path).runs
+    if not rows:
         return []
-    measured = read_json(path)
-    parameters = ["## Parameters", _parameter_table(measured["rows"])]
-    return [*parameters, "## Runtimes", measured["settings"], _runtime_table(measured["rows"]), OF_FEW_IMAGES]
+    # The same for all rows of a log.
+    settings = next(iter(rows.values()))["settings"]
+    parameters = ["## Parameters", _parameter_table(rows)]
+    return [*parameters, "## Runtimes", settings, _runtime_table(rows), OF_FEW_IMAGES]
 
 
 def _parameter_table(rows: Mapping[str, Any]) -> str:
     lines = []
     for name, row in rows.items():
-        ours, published = row["parameters"], read_row(name).published["parameters"]
+        ours, published = row["parameters"], find_row(name).published["parameters"]
         counts = ours, published, ours + MORE_ON_CIFAR100, published + MORE_ON_CIFAR100
-        lines.append([read_row(name).title, *(f"{count:,}" for count in counts)])
+        lines.append([find_row(name).title, *(f"{count:,}" for count in counts)])
     header = "row", "CIFAR-10", "CIFAR-10, published", "CIFAR-100", "CIFAR-100, published"
-    return markdown_table(header, lines)
+    return table(header, lines, align_right=True)
 
 
 def _runtime_table(rows: Mapping[str, Any]) -> str:
     first, *_ = rows
-    of_first = read_row(first).published["seconds"]
+    of_first = find_row(first).published["seconds"]
     lines = []
     for name, row in rows.items():
-        seconds = read_row(name).published["seconds"]
+        seconds = find_row(name).published["seconds"]
         published = [f"{own / of_cnn:.1f}" for own, of_cnn in zip(seconds, of_first, strict=True)]
         ours = [f"{row[kind]['median']:.1f} ({row[kind]['low']:.1f} to {row[kind]['high']:.1f})" for kind in KINDS]
-        lines.append([read_row(name).title, ours[0], published[0], ours[1], published[1]])
-    return markdown_table(("row", "train", "train, published", "inference", "inference, published"), lines)
+        lines.append([find_row(name).title, ours[0], published[0], ours[1], published[1]])
+    return table(("row", "train", "train, published", "inference", "inference, published"), lines, align_right=True)

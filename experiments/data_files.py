@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
-__all__ = ["DataError", "checksum", "fetch", "read_json", "save"]
+__all__ = ["DataError", "checksum", "fetch", "save"]
 
 TIMEOUT_SECONDS = 60
 
@@ -28,19 +26,6 @@ def checksum(content: bytes) -> str:
         'd41d8cd98f00b204e9800998ecf8427e'
     """
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
-
-
-def read_json(path: Path) -> Any:
-    """The content of a file of JSON.
-
-    Raises:
-        DataError: if it is none.
-        OSError: if it cannot be read.
-    """
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise DataError(f"{path} is damaged, or no JSON: {error}; delete it to have it made again") from error
 
 
 def fetch(address: str) -> bytes:

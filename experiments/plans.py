@@ -10,7 +10,8 @@ from typing import Any
 
 from escnn_relaxed.checks import check_integer
 
-from .configuration import Configuration, override, read_row
+from .configuration import Configuration, override
+from .rows import find_row
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -65,7 +66,7 @@ def read_plan(name: str) -> list[PlannedRun]:
         raise ValueError(f"plan must be one of {', '.join(plan_names())}; got {name!r}")
     content = tomllib.loads((_folder() / f"{name}.toml").read_text(encoding="utf-8"))
     runs = [
-        PlannedRun(row, override(read_row(row).configuration, [*content.get("set", []), *step.get("set", [])]), seed)
+        PlannedRun(row, override(find_row(row).configuration, [*content.get("set", []), *step.get("set", [])]), seed)
         for step in content["steps"]
         for seed in range(check_integer("seeds", step["seeds"], 1))
         for row in step["rows"]

@@ -12,7 +12,7 @@ from .results import Result, load_results
 
 __all__ = ["report", "write_report"]
 
-INTRODUCTION, MEANING, RUNTIMES = "introduction.md", "meaning.md", "runtimes.json"
+INTRODUCTION, MEANING, RUNTIMES = "introduction.md", "meaning.md", "runtimes.jsonl"
 # What is said of tables, beside them: of all rows, of the ω′ that is chosen, of learned ones, of times.
 ROWS, CHOSEN, LEARNED, TIMES = "rows.md", "chosen.md", "learned.md", "times.md"
 PUBLISHED = (
@@ -31,7 +31,8 @@ def write_report(folder: Path, output: Path) -> None:
         output: the file.
 
     Raises:
-        DataError: for results that cannot be read.
+        DataError: for runs that are none of a row, or none at all.
+        ValueError: for a file that is no log.
     """
     save(report(folder).encode(), output)
 
@@ -40,11 +41,12 @@ def report(folder: Path) -> str:
     """All tables, as Markdown.
 
     Args:
-        folder: with ``result.json`` of runs anywhere under it, and if there are such ``introduction.md``,
-            ``runtimes.json`` of ``benchmarks/speed/runtimes.py``, ``meaning.md``, and what is said beside tables.
+        folder: with logs of runs, ``paper.jsonl``, anywhere under it, and if there are such ``introduction.md``,
+            ``runtimes.jsonl`` of ``benchmarks/speed/runtimes.py``, ``meaning.md``, and what is said beside tables.
 
     Raises:
-        DataError: for results that cannot be read.
+        DataError: for runs that are none of a row, or none at all.
+        ValueError: for a file that is no log.
     """
     results = load_results(folder)
     parts = [

@@ -1,4 +1,4 @@
-"""Results of runs, from the files that they wrote."""
+"""Results of runs, from the logs that hold them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .configuration import Configuration, Row, read_row, row_names
-from .data_files import DataError, read_json
+from benchmarks.shared.run_log import Log
 
-__all__ = ["Result", "as_result", "load_results"]
+from .configuration import Configuration
+from .data_files import DataError
+from .rows import ROWS, Row, find_row
+
+__all__ = ["LOG_NAME", "Result", "as_result", "load_results"]
+
+# Of the log of the paper's runs, in the folder of all runs.
+LOG_NAME = "paper.jsonl"
 
 # The settings that make a row; all else of a configuration is the scale it was run at.
 OF_THE_ROW = (
@@ -76,19 +82,20 @@ def _in_words(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def as_result(content: Any, path: Path) -> Result:
-    """The content of a ``result.json`` as a result.
+def as_result(run: str, content: Mapping[str, Any], path: Path) -> Result:
+    """A run of a log as a result.
 
     Args:
-        content: what the file holds.
-        path: of the file.
+        run: name of the run.
+        content: what the log holds of it.
+        path: of the log.
 
     Raises:
         DataError: for anything else.
     """
     try:
         return Result(
-            read_row(content["row"]),
+            find_row(content["row"]),
             Configuration(**content["configuration"]),
             content["seed"],
             content["parameters"],
@@ -99,18 +106,20 @@ def as_result(content: Any, path: Path) -> Result:
         )
     except (LookupError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path} is not the result of a run: {error!r}; delete it, and the run goes on when it is started again"
+            f"{path} holds {run}, which is not the result of a run: {error!r}; delete its line, and the run goes on "
+            "when it is started again"
         ) from error
 
 
 def load_results(folder: Path) -> list[Result]:
-    """All ``result.json`` under a folder, in the order of the rows and seeds.
+    """All runs of the logs ``paper.jsonl`` under a folder, in the order of the rows and seeds.
 
     Raises:
-        DataError: for a file that is not one, or a folder without any.
+        DataError: for a run that is none of a row, or a folder without any.
     """
-    results = [as_result(read_json(path), path) for path in sorted(folder.rglob("result.json"))]
+    logs = {path: Log(path) for path in sorted(folder.rglob(LOG_NAME))}
+    results = [as_result(name, run, path) for path, log in logs.items() for name, run in log.runs.items()]
     if not results:
-        raise DataError(f"{folder} holds no result.json: train rows with --output {folder} first")
-    order = {name: number for number, name in enumerate(row_names())}
+        raise DataError(f"{folder} holds no results in {LOG_NAME}: train rows with --output {folder} first")
+    order = {name: number for number, name in enumerate(ROWS)}
     return sorted(results, key=lambda result: (order[result.row.name], result.seed))

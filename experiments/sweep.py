@@ -6,9 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .configuration import override, read_row
-from .mean_and_error import mean_and_error
+from benchmarks.shared.markdown import mean_and_error
+
+from .configuration import override
 from .plans import PlannedRun
+from .rows import find_row
 
 __all__ = ["read_values", "sweep_report", "sweep_runs"]
 
@@ -48,7 +50,7 @@ def sweep_runs(
         ValueError: for a setting that has no meaning.
         TypeError: for a value of the wrong type.
     """
-    base = read_row(row).configuration
+    base = find_row(row).configuration
     configurations = {value: override(base, [*settings, f"{key}={value}"]) for value in values}
     return {
         value: [PlannedRun(row, configuration, seed) for seed in range(seeds)]
@@ -61,7 +63,7 @@ def sweep_report(key: str, results: Mapping[str, Sequence[Mapping[str, Any]]]) -
 
     Args:
         key: what was changed.
-        results: value → contents of the ``result.json`` of its seeds.
+        results: value → results of the runs of its seeds.
     """
     validation = {value: [run["validation_accuracy"] for run in runs] for value, runs in results.items()}
     lines = [f"{key}={value}: validation {mean_and_error(accuracies)} %" for value, accuracies in validation.items()]

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
-import subprocess
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from escnn_relaxed._version import __version__
+from benchmarks.shared.pause import wait_while
+from benchmarks.shared.run_log import VERSIONS, Log, commit
 from escnn_relaxed.checks import check_integer
 from escnn_relaxed.measure import relaxation_scalars
 
 from .batches import Batches, Examples
 from .checkpoints import CheckpointEachEpoch, RunCheckpoints
 from .configuration import Configuration
-from .data_files import read_json, save
-from .epoch_log import EpochLog
+from .epoch_metrics import EpochMetrics
 from .module import ImageClassifier
-from .pause import PauseWhile
+from .results import LOG_NAME
 from .tasks import load_task
 
 __all__ = ["Machine", "run", "run_folder"]
@@ -77,8 +74,8 @@ def run(
     """Train, validate and, once at the end, test; or take up what was begun.
 
     The folder of the run holds ``metrics.csv`` with a line an epoch, ``last.ckpt``, the checkpoint before it as
-    ``last.before.ckpt``, TensorBoard's files where that is installed, and at the end ``result.json``. The weights
-    tested are those of the last epoch: nothing is selected.
+    ``last.before.ckpt``, and TensorBoard's files where that is installed. At the end the result is a line of
+    ``paper.jsonl``, the log of all runs. The weights tested are those of the last epoch: nothing is selected.
 
     Args:
         name: of the row.
@@ -90,17 +87,16 @@ def run(
         pause: a file while which exists no epoch starts.
 
     Returns:
-        The content of ``result.json``.
+        The result, as the log holds it.
 
     Raises:
         DataError: for data or files of the run that are damaged, or missing and not to be had.
         ValueError: for a batch that cannot be divided among the devices, or is larger than the training images.
     """
     folder = run_folder(output, name, configuration, seed)
-    finished = folder / "result.json"
-    if finished.exists():
-        result: dict[str, Any] = read_json(finished)
-        return result
+    finished, key = Log(output / LOG_NAME), folder.relative_to(output).as_posix()
+    if key in finished.runs:
+        return finished.runs[key]
     world_size = machine.devices * machine.num_nodes
     if configuration.batch_size % world_size:
         raise ValueError(f"batch_size must be divisible by {world_size} devices, got {configuration.batch_size}")
@@ -109,19 +105,18 @@ def run(
     if len(task.train) < configuration.batch_size:
         raise ValueError(f"batch_size must be at most {len(task.train)} images, got {configuration.batch_size}")
     module = ImageClassifier(configuration, task, seed)
-    log = EpochLog(folder / "metrics.csv")
+    metrics = EpochMetrics(folder / "metrics.csv")
     checkpoint = folder / "last.ckpt"
     checkpoints = RunCheckpoints(f"{configuration.digest()} with seed {seed}")
-    callbacks: list[Callback] = [log, CheckpointEachEpoch(checkpoint)]
-    if pause is not None:
-        callbacks.insert(0, PauseWhile(pause))
+    wait = LambdaCallback(on_train_epoch_start=lambda *_: wait_while(pause))
+    callbacks: list[Callback] = [wait, metrics, CheckpointEachEpoch(checkpoint)]
     trainer = _trainer(configuration, machine, folder, callbacks, checkpoints)
     shuffled = _batches(trainer, task.train, configuration.batch_size // world_size, seed)
     validation, test = (_batches(trainer, part, EVALUATION_BATCH) for part in (task.validation, task.test))
     trainer.fit(module, shuffled, validation, ckpt_path=checkpoints.newest(checkpoint, module))
     (validated,) = trainer.validate(module, validation, verbose=False)
     (tested,) = trainer.test(module, test, verbose=False)
-    result = {
+    result: dict[str, Any] = {
         "row": name,
         "seed": seed,
         "configuration": dataclasses.asdict(configuration),
@@ -129,23 +124,14 @@ def run(
         "images": {split: len(getattr(task, split)) for split in ("train", "validation", "test")},
         "validation_accuracy": 100 * validated["validation/accuracy"],
         "test_accuracy": 100 * tested["test/accuracy"],
-        "epochs": log.lines,
+        "epochs": metrics.lines,
         "device": f"{trainer.strategy.root_device.type}, {platform.machine()}",
-        "versions": {"escnn_relaxed": __version__, "torch": torch.__version__},
-        "commit": _commit(),
+        "versions": VERSIONS,
+        "commit": commit(),
     }
     if trainer.is_global_zero:
-        save(json.dumps(result, indent=1).encode(), finished)
+        finished.add(key, result)
     return result
-
-
-def _commit() -> str | None:
-    """Return the commit of the code, with ``-dirty`` for one that was changed since; None outside a repository."""
-    command = "git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def _log_relaxation(trainer: Trainer, module: LightningModule) -> None:

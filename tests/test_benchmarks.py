@@ -196,6 +196,14 @@ def test_a_log_that_was_cut_off_keeps_its_other_lines(tmp_path: Path) -> None:
         assert Log(path).runs == {"first": {"accuracy": 1.0}, "second": {"accuracy": 2.0}}
 
 
+@pytest.mark.parametrize("line", ['{"run": "first"}', '["first"]', "3"])
+def test_a_file_that_is_no_log_is_refused(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=r"runs\.jsonl, line 1 must hold 'run' and 'result', got "):
+        Log(path)
+
+
 @pytest.mark.skipif(not report.PAGES[0].exists(), reason="no docs beside the tests")
 def test_the_pages_have_what_the_results_say() -> None:
     pages = [page.read_text(encoding="utf-8") for page in report.PAGES]

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from experiments.command_line import main
-from experiments.configuration import Configuration, changes, override, read_row, row_names
+from experiments.configuration import Configuration, changes, override
+from experiments.rows import ROWS, find_row
 
 
 def test_there_is_a_row_for_each_of_the_papers_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [read_row(name) for name in row_names()]
+    rows = list(ROWS.values())
     learned = [row for row in rows if "learned" in row.name]
     # 11 of the first table, the toy problem's 3, and 6 values of λ for T(2) and three numbers of rotations.
     assert len([row for row in rows if row.published]) == 11 + 3 + 6 * 4
@@ -22,7 +23,7 @@ def test_there_is_a_row_for_each_of_the_papers_tables(capsys: pytest.CaptureFixt
     assert len({row.configuration.digest() for row in rows}) == len(rows)
     main(["rows"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == row_names()
+    assert [line.split()[0] for line in lines] == list(ROWS)
     assert lines[0].endswith("T(2), strict")
 
 
@@ -36,7 +37,7 @@ def test_there_is_a_row_for_each_of_the_papers_tables(capsys: pytest.CaptureFixt
     ],
 )
 def test_published_accuracies_and_settings_are_those_of_the_paper(name: str, task: str, published: list[float]) -> None:
-    row = read_row(name)
+    row = find_row(name)
     assert row.published[task] == published
     same = {"epochs": 300, "warmup_epochs": 5, "batch_size": 64, "learning_rate": 1e-3, "fields": (32, 64)}
     assert {key: getattr(row.configuration, key) for key in same} == same
@@ -44,7 +45,7 @@ def test_published_accuracies_and_settings_are_those_of_the_paper(name: str, tas
 
 @pytest.mark.parametrize("rotations", [4, 8, 16])
 def test_the_corrected_strict_row_differs_from_the_soft_one_in_its_frequency_alone(rotations: int) -> None:
-    soft, strict = (read_row(f"se2-{rotations}-{word}").configuration for word in ("soft", "strict-corrected"))
+    soft, strict = (find_row(f"se2-{rotations}-{word}").configuration for word in ("soft", "strict-corrected"))
     assert strict.relax == {"rotation": 0.0}
     assert dataclasses.replace(strict, relax=soft.relax) == soft
 
@@ -92,7 +93,7 @@ WRONG = {
     "train digits-soft --set epochs=1": "warmup_epochs must be below epochs=1, got 1",
     'train digits-soft --set kernel.net="mlp"': "kernel.net must be one of ['siren', 'fourier'], got 'mlp'",
     "train digits-soft --output /dev/null": "Not a directory: '/dev/null/digits-soft",
-    "report /nowhere": "/nowhere holds no result.json: train rows with --output /nowhere first",
+    "report /nowhere": "/nowhere holds no results in paper.jsonl: train rows with --output /nowhere first",
 }
 
 

@@ -9,10 +9,11 @@ pytest.importorskip("lightning")
 pytest.importorskip("kornia")
 
 from escnn_relaxed import frequency_penalty
-from experiments.configuration import override, read_row
+from experiments.configuration import override
 from experiments.module import build_network
+from experiments.rows import find_row
 
-SMALL = replace(read_row("digits-soft").configuration, fields=(1, 1))
+SMALL = replace(find_row("digits-soft").configuration, fields=(1, 1))
 
 
 def test_rows_build_the_networks_that_they_name() -> None:
@@ -30,7 +31,7 @@ def test_learned_frequencies_of_translation_are_shared_by_axes_and_layers(
     share: str, values: int, parameters: int
 ) -> None:
     settings = ["fields=[1,1]", f"share_relaxation={share!r}"]
-    network = build_network(override(read_row("t2-learned-0.1").configuration, settings), 10, 3)
+    network = build_network(override(find_row("t2-learned-0.1").configuration, settings), 10, 3)
     frequencies = {id(own): own for name, own in network.named_parameters() if name.endswith("frequency.translation")}
     assert len(frequencies) == parameters
     assert all(len(own) == values for own in frequencies.values())

@@ -1,19 +1,18 @@
 """Tables from results: means and errors by hand, published numbers beside ours."""
 
 import dataclasses
-import json
 from pathlib import Path
 
-from experiments.configuration import override, read_row
+from benchmarks.shared.run_log import Log
+from experiments.configuration import override
 from experiments.report import report
+from experiments.rows import find_row
 
 SCALE = ["epochs=6", "images=1500", "evaluation_images=2000"]
 
 
 def write(folder: Path, name: str, seed: int, test: float, *overrides: str, validation: float | None = None) -> None:
-    configuration = override(read_row(name).configuration, [*SCALE, *overrides])
-    path = folder / name / configuration.digest() / f"seed-{seed}" / "result.json"
-    path.parent.mkdir(parents=True)
+    configuration = override(find_row(name).configuration, [*SCALE, *overrides])
     content = {
         "row": name,
         "seed": seed,
@@ -24,7 +23,7 @@ def write(folder: Path, name: str, seed: int, test: float, *overrides: str, vali
         "test_accuracy": test,
         "epochs": [{"epoch": 1}, {"epoch": 2, "domain_frequency/network.features.0/rotation": 0.5}],
     }
-    path.write_text(json.dumps(content))
+    Log(folder / "paper.jsonl").add(f"{name}/{configuration.digest()}/seed-{seed}", content)
 
 
 def cells(text: str, title: str) -> list[list[str]]:
@@ -54,9 +53,9 @@ def test_the_curve_goes_from_strict_over_the_row_to_its_overrides(tmp_path: Path
 def test_runtimes_are_ratios_beside_the_papers_with_text_before_and_after(tmp_path: Path) -> None:
     write(tmp_path, "t2-strict", 0, 30.0)
     ratio = {"median": 12.34, "low": 10.0, "high": 15.0, "seconds": 0.1}
-    row = {"train": ratio, "inference": ratio, "parameters": 451_898}
-    rows = {"t2-strict": row, "se2-4-soft": row}
-    (tmp_path / "runtimes.json").write_text(json.dumps({"settings": "On one thread.", "rows": rows}))
+    row = {"train": ratio, "inference": ratio, "parameters": 451_898, "settings": "On one thread."}
+    for name in ("t2-strict", "se2-4-soft"):
+        Log(tmp_path / "runtimes.jsonl").add(name, row)
     (tmp_path / "introduction.md").write_text("Before.\n")
     (tmp_path / "meaning.md").write_text("After.\n")
     text = report(tmp_path)

@@ -14,16 +14,17 @@ pytest.importorskip("lightning")
 pytest.importorskip("kornia")
 
 
+from benchmarks.shared.run_log import Log
 from escnn_relaxed import frequency_penalty
-from experiments.configuration import read_row
 from experiments.module import ImageClassifier, learning_rate_factor
+from experiments.rows import find_row
 from experiments.tasks import load_task
 from experiments.training import Machine, run, run_folder
 
 # Lightning's own: what it uses of torch
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
 
-TRIAL = read_row("digits-soft").configuration
+TRIAL = find_row("digits-soft").configuration
 # Two learned layers deep enough to train, small enough for seconds: 4 steps an epoch.
 SMALL = replace(TRIAL, images=64, evaluation_images=32, batch_size=16, fields=(1, 1))
 LEARNED = replace(SMALL, learn_relaxation=True, penalty_weight=0.1, kernel={"sampling": "random"})
@@ -51,7 +52,7 @@ def test_a_run_that_ends_in_an_epoch_goes_on_and_ends_with_the_same_metrics(
         with pytest.raises(SystemError, match="killed"):
             run("digits-soft", LEARNED, 0, None, tmp_path / "killed", CPU)
     folder = run_folder(tmp_path / "killed", "digits-soft", LEARNED, 0)
-    assert not (folder / "result.json").exists()
+    assert not Log(tmp_path / "killed" / "paper.jsonl").runs
     with (folder / "metrics.csv").open() as file:
         (first,) = csv.DictReader(file)
     assert first["epoch"] == "1"
@@ -96,11 +97,12 @@ def test_a_run_waits_writes_its_log_sees_no_test_image_and_is_not_run_twice(
         if len(slept) == 2:
             pause.unlink()
 
-    monkeypatch.setattr("experiments.pause.time.sleep", sleep)
+    monkeypatch.setattr("benchmarks.shared.pause.time.sleep", sleep)
     result = run("digits-soft", SMALL, 0, None, tmp_path, CPU, pause=pause)
     assert slept == [1, 1]
     folder = run_folder(tmp_path, "digits-soft", SMALL, 0)
-    assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(result))
+    kept = Log(tmp_path / "paper.jsonl").runs
+    assert kept == {folder.relative_to(tmp_path).as_posix(): json.loads(json.dumps(result))}
     with (folder / "metrics.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [float(line["train/loss"]) for line in lines] == [epoch["train/loss"] for epoch in result["epochs"]]

@@ -1,4 +1,4 @@
-"""Runs that are made once: kept in a file as they end, and gone on with by a second call."""
+"""The log of all results: runs are made once, kept in a file as they end, and gone on with by a second call."""
 
 from __future__ import annotations
 
@@ -13,29 +13,43 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-VERSIONS = {name: version(name) for name in ("torch", "escnn", "numpy")}
+from escnn_relaxed._version import __version__
+
+VERSIONS = {"escnn_relaxed": __version__, **{name: version(name) for name in ("torch", "escnn", "numpy")}}
 
 
 class Log:
-    """Finished runs by their description, kept in a file of JSON lines."""
+    """Finished runs by their description, kept in a file of JSON lines.
+
+    Args:
+        path: of the file, which need not exist.
+
+    Attributes:
+        runs: description → result.
+
+    Raises:
+        ValueError: for a file that is no log.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.runs: dict[str, dict[str, Any]] = {}
         if path.exists():
-            for number, line in enumerate(path.read_text().splitlines(), 1):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 try:
                     entry = json.loads(line)
                 except ValueError:
                     warnings.warn(f"{path}, line {number} was cut off: that run is done again", stacklevel=2)
                     continue
+                if not isinstance(entry, dict) or not entry.keys() >= {"run", "result"}:
+                    raise ValueError(f"{path}, line {number} must hold 'run' and 'result', got {line[:80]}")
                 self.runs[entry["run"]] = entry["result"]
 
     def once(self, run: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the result of a run, which is made, kept and told where the log does not hold it."""
         if run not in self.runs:
             result = make()
-            self.add(run, {**result, "commit": _commit(), "versions": VERSIONS})
+            self.add(run, {**result, "commit": commit(), "versions": VERSIONS})
             print(run, {name: round(value, 4) for name, value in result.items() if type(value) is float}, flush=True)
         return self.runs[run]
 
@@ -53,10 +67,11 @@ class Log:
 
 
 @functools.cache
-def _commit() -> str:
+def commit() -> str:
     """Return the commit of this code, marked where files differ from it."""
     try:
-        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty"]
+        describe = ("describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
+        command = ["git", "-C", str(Path(__file__).parent), *describe]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

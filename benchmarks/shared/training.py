@@ -26,15 +26,27 @@ def take_steps(
 ) -> None:
     """Train on each batch once, by a loss and penalties."""
     network.train()
-    for inputs, targets in batches:
-        value = loss(network(inputs), targets)
-        for penalty in penalties:
-            value = value + penalty()
-        optimiser.zero_grad()
-        value.backward()
-        optimiser.step()
+    for batch in batches:
+        take_step(network, batch, loss, optimiser, penalties)
         if after_step is not None:
             after_step()
+
+
+def take_step(
+    network: nn.Module,
+    batch: Split,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    optimiser: torch.optim.Optimizer,
+    penalties: Iterable[Callable[[], Tensor]] = (),
+) -> None:
+    """Forward, backward and a step of the optimiser, in the mode that the network is in."""
+    inputs, targets = batch
+    value = loss(network(inputs), targets)
+    for penalty in penalties:
+        value = value + penalty()
+    optimiser.zero_grad()
+    value.backward()
+    optimiser.step()
 
 
 def update(evidence: SoftnessEvidence, split: Split) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.shared.training import take_step
+
 Call = Callable[[], object]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -43,17 +45,10 @@ def evaluation(module: nn.Module, *shape: int) -> Call:
     return torch.no_grad()(lambda: module(images))
 
 
-def training(network: nn.Module, images: Tensor, labels: Tensor, penalty: Callable[[], Tensor] | None = None) -> Call:
+def training(network: nn.Module, images: Tensor, labels: Tensor, *penalties: Callable[[], Tensor]) -> Call:
     """Forward, backward and a step of Adam of a classifier."""
     optimiser = torch.optim.Adam(network.train().parameters())
-
-    def call() -> None:
-        loss = functional.cross_entropy(network(images), labels)
-        optimiser.zero_grad()
-        (loss if penalty is None else loss + penalty()).backward()
-        optimiser.step()
-
-    return call
+    return lambda: take_step(network, (images, labels), functional.cross_entropy, optimiser, penalties)
 
 
 @dataclass(frozen=True)
