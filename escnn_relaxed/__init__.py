@@ -37,6 +37,7 @@ try:
     from .measure import equivariance_error, relaxation_summary, robustness_report
     from .network.conversion import harden_network, relax_network
     from .network.export import export_network
+    from .network.gate import gate_softness
 except ModuleNotFoundError as error:
     # Exported networks load their classes from here where escnn is not installed.
     if error.name not in ("escnn", "lie_learn"):
@@ -54,6 +55,7 @@ __all__ = [
     "equivariance_error",
     "export_network",
     "frequency_penalty",
+    "gate_softness",
     "harden_network",
     "parameter_groups",
     "relax_network",

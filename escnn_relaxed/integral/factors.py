@@ -5,6 +5,8 @@ Runs without escnn.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from einops import rearrange
 from torch import Tensor, nn
@@ -32,11 +34,26 @@ def as_weight(banks: Tensor, geometry: Geometry, is_factored: bool = False) -> T
 
 
 def integrate(
-    features: Tensor, weight: Tensor, factors: Tensor | None, bias: Tensor | None, geometry: Geometry
+    features: Tensor,
+    weight: Tensor,
+    factors: Tensor | None,
+    bias: Tensor | None,
+    geometry: Geometry,
+    gates: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Return h(x) = Σ_r F_r(x) Σ_d B_r(d) f(x + d), B the weight, F (R, C_out, pixels) or None; or of an adjoint."""
+    """Return h(x) = Σ_r F_r(x) g_r(x) Σ_d B_r(d) f(x + d), or that of an adjoint.
+
+    Args:
+        features: (batch, C_in, …).
+        weight: B of R banks, as :func:`as_weight` returns it.
+        factors: F, (R, C_out, pixels along each axis); None for 1.
+        bias: (C_out,) or None.
+        geometry: of the convolution.
+        gates: g of each bank, which broadcast to (batch, 1, pixels along each axis); none for 1.
+    """
     padding, stride, dilation, groups = geometry.padding, geometry.stride, geometry.dilation, geometry.groups
-    alone = bias if factors is None else None
+    is_plain = factors is None and not gates
+    alone = bias if is_plain else None
     if not padding:
         products = functional.linear(features, weight, alone)
     elif isinstance(geometry, TransposedGeometry):
@@ -46,21 +63,30 @@ def integrate(
         if geometry.padding_mode != "zeros":
             features, padding = geometry.pad(features), (0,) * len(padding)
         products = _CONVOLVE[len(padding)](features, weight, alone, stride, padding, dilation, groups)
-    if factors is None:
-        return products
-    products = products.unflatten(1, (groups, len(factors), -1))
-    # The bank last, as the channels of a group follow it.
-    of_groups = 1 if isinstance(geometry, TransposedGeometry) else geometry.groups
-    factors = factors.to(products.dtype).unflatten(1, (of_groups, -1))
-    added = (
-        products.new_zeros(1)
-        if bias is None
-        else bias.to(products.dtype).view(geometry.groups, -1, *[1] * (factors.dim() - 3))
-    )
+    return products if is_plain else _sum_of_banks(products, factors, bias, geometry, gates)
+
+
+def _sum_of_banks(
+    products: Tensor, factors: Tensor | None, bias: Tensor | None, geometry: Geometry, gates: Sequence[Tensor]
+) -> Tensor:
+    """Return the sum of the outputs of R banks, (batch, R · C_out, …), times their factors and gates."""
+    count = len(gates) if factors is None else len(factors)
+    groups = geometry.groups
+    # The bank follows the group, and the channels of a group follow it.
+    products = products.unflatten(1, (groups, count, -1))
     # One product is no part of a stack: unbinding it would take an operation more in the backward pass.
-    of_banks = products.unbind(2) if len(factors) > 1 else (products.squeeze(2),)
-    for product, factor in zip(of_banks, factors, strict=True):
-        added = torch.addcmul(added, product, factor)
+    of_banks = products.unbind(2) if count > 1 else (products.squeeze(2),)
+    # (batch, 1, pixels) → (batch, group, channel, pixels)
+    scales = [gate.to(products.dtype).unsqueeze(1) for gate in gates]
+    if factors is not None:
+        # All groups of an adjoint have the same factors.
+        of_groups = 1 if isinstance(geometry, TransposedGeometry) else groups
+        of_channels = factors.to(products.dtype).unflatten(1, (of_groups, -1))
+        scales = [f * g for f, g in zip(of_channels, scales, strict=True)] if gates else [*of_channels]
+    axes = products.dim() - 4
+    added = products.new_zeros(1) if bias is None else bias.to(products.dtype).view(groups, -1, *[1] * axes)
+    for product, scale in zip(of_banks, scales, strict=True):
+        added = torch.addcmul(added, product, scale)
     return added.flatten(1, 2)
 
 

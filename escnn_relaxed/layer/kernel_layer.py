@@ -21,6 +21,7 @@ from ..kernel.steerable_basis import BasisElements
 from ..torch_modes import full_precision
 from . import state_dict as states
 from .arguments import Softening, check_dtype, check_follows, check_input, check_shape, check_softness, shown_arguments
+from .gate import Gate, check_for_all, gated_integral, gated_sum, gated_terms, gates_at
 
 # The weight of a convolution, its factors at the pixels of the output, and the bias of each channel.
 Filters: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
@@ -47,6 +48,7 @@ class KernelLayer(EquivariantModule):
         self.in_type, self.out_type, self.space = in_type, out_type, in_type.gspace
         self.geometry = geometry
         self._hardened: tuple[str, ...] = ()
+        self.gates: tuple[Gate, ...] = ()
         self._memo = EvaluationMemo()
         self._register_state_dict_hook(states.complete)
         expansion = InvariantBias(out_type) if check_flag("bias", bias) else None
@@ -85,13 +87,18 @@ class KernelLayer(EquivariantModule):
             follow(self, self.like)
         if kernel.is_random:
             kernel.draw()
+        if self.gates:
+            return GeometricTensor(self._gated_output(input.tensor), self.out_type)
         if kernel.varies(self._hardened):
             size = self.geometry.output_size(*image_size(input.tensor))
         if self.training or kernel.is_random:
             filters = self._filters(size, self._hardened)
         else:
             filters = self._memo(self, self._filters, size, self._hardened, kernel.settings())
-        output = self._at_pixels(input.tensor) if filters is None else integrate(input.tensor, *filters, self.geometry)
+        if filters is None:
+            output = self._at_pixels(input.tensor, self._hardened, self.expanded_bias)
+        else:
+            output = integrate(input.tensor, *filters, self.geometry)
         return GeometricTensor(output, self.out_type)
 
     def _filters(self, size: tuple[int, ...] | None, hardened: tuple[str, ...], *_: Hashable) -> Filters | None:
@@ -106,11 +113,35 @@ class KernelLayer(EquivariantModule):
             bias = None if self.bias_expansion is None else self.bias_expansion(self.bias)
             return as_weight(banks, self.geometry, factors is not None), factors, bias
 
-    def _at_pixels(self, features: Tensor) -> Tensor:
-        """Return the output of a kernel that is made at each pixel."""
+    def _at_pixels(self, features: Tensor, averaged: tuple[str, ...], bias: Tensor | None) -> Tensor:
+        """Return the output of a kernel, averaged over some subgroups, that is made at each pixel."""
         check_dtype(features, self.like)
-        banks = BanksAtPixels(self.kernel, self.weights, self.geometry.domain_size(features), self._hardened)
-        return integrate_at_pixels(features, banks, self.expanded_bias, self.geometry)
+        banks = BanksAtPixels(self.kernel, self.weights, self.geometry.domain_size(features), averaged)
+        return integrate_at_pixels(features, banks, bias, self.geometry)
+
+    def _gated_output(self, features: Tensor) -> Tensor:
+        """Return the output with K_g = Σ c P K, which is linear in K."""
+        kernel: Any = self.kernel
+        size = self.geometry.output_size(*image_size(features))
+        terms = gated_terms(gates_at(self.gates, features, size), self._hardened)
+        if self.training or kernel.is_random:
+            filters = self._filters_of_terms(size, tuple(terms))
+        else:
+            filters = self._memo(self, self._filters_of_terms, size, tuple(terms), kernel.settings())
+        bias = self.expanded_bias
+        if filters is not None:
+            return gated_integral(features, filters, bias, terms, self.geometry)
+        output = gated_sum(terms, [self._at_pixels(features, averaged, None) for averaged in terms])
+        return output if bias is None else output + bias.to(output.dtype).view(-1, *[1] * len(size))
+
+    def _filters_of_terms(
+        self, size: tuple[int, ...], averages: tuple[tuple[str, ...], ...], *_: Hashable
+    ) -> list[tuple[Tensor, Tensor | None]] | None:
+        """Return the banks of P K and their factors at pixels for each P; None where some are made at each pixel."""
+        with full_precision(self.like):
+            found = [self.kernel.filters(self.weights, size, averaged) for averaged in averages]
+        filters = [of for of in found if of is not None]
+        return filters if len(filters) == len(found) else None
 
     @property
     def expanded_bias(self) -> Tensor | None:
@@ -152,8 +183,11 @@ class KernelLayer(EquivariantModule):
         """
         if not self.is_stationary:
             raise RuntimeError("filter_bank: this layer is soft in translation and has several, see filter_banks")
+        check_for_all("filter_bank", self.gates)
+        terms = gated_terms(self.gates, self._hardened)
         with full_precision(self.like):
-            return as_weight(self.kernel(self.weights, self._hardened), self.geometry)
+            bank = gated_sum(terms, [self.kernel(self.weights, averaged) for averaged in terms])
+            return as_weight(bank, self.geometry)
 
     def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
         """Return the filter bank and the bias of each channel, (C_out,), of a stationary layer, as ``R2Conv``.

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from ..checks import SUBGROUPS, check_sequence, check_size, check_subgroups, ordered_subgroups
 from ..group.domain import Domain
 from ..kernel.domain_frequency import Frequency
-from ..kernel.kernel import WeightGroup, at_least_single, soft_share
+from ..kernel.kernel import Kernel, Names, Size, WeightGroup, at_least_single, soft_share
 from ..kernel.steerable_basis import SteerableBasis
 from ..torch_modes import full_precision
 from .arguments import check_softness
 from .equivariance_check import check_equivariance
+from .gate import Gate
 from .kernel_layer import KernelLayer
 
 # Errors of a group element below this many units in the last place of a kernel are rounding.
@@ -125,7 +126,32 @@ class RelaxedLayer(KernelLayer):
         with full_precision(self.like):
             kernel, weights = at_least_single(self.kernel, self.weights)
             averaged = ordered_subgroups(self._hardened, wanted)
+            if self.gates:
+                return self._gated_softness(kernel, weights, averaged, pixels)
             return soft_share(*kernel.energies(weights, self._hardened, averaged, pixels))
+
+    def _gated_softness(self, kernel: Kernel, weights: Tensor | None, averaged: Names, size: Size) -> Tensor:
+        """Return the softness of K_g; that of each input where a gate has a value for each."""
+        parts: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
+
+        def energies(mean: tuple[str, ...], gates: Sequence[Gate]) -> tuple[Tensor, Tensor]:
+            """Return ‖L − PL‖² and ‖L‖² of L, the mean of K over subgroups after gates, in units of ‖K‖²."""
+            if not gates:
+                if mean not in parts:
+                    whole = 1 - soft_share(*kernel.energies(weights, self._hardened, mean, size))
+                    soft = soft_share(*kernel.energies(weights, mean, ordered_subgroups(mean, averaged), size))
+                    parts[mean] = soft * whole, whole
+                return parts[mean]
+            # L is a strict part and, orthogonal to it, g times a soft part.
+            *others, gate = gates
+            square = torch.as_tensor(gate.value).square()
+            square = square.flatten(1).mean(1) if square.dim() > 1 else square
+            of_all, strict = energies(mean, others), energies(ordered_subgroups(mean, gate.subgroups), others)
+            (soft, total), (soft_after, total_after) = of_all, strict
+            return square * (soft - soft_after) + soft_after, square * (total - total_after) + total_after
+
+        soft, total = energies(self._hardened, self.gates)
+        return soft / torch.where(total > 0, total, 1)
 
     @torch.no_grad()
     def set_softness(self, softness: float) -> None:
@@ -235,6 +261,8 @@ class RelaxedLayer(KernelLayer):
     @torch.no_grad()
     def element_errors(self, elements: Sequence[GroupElement]) -> Tensor:
         """Return ‖hK − K‖ / ‖K‖ for each group element h: NaN where h moves taps off their grid, 0 for rounding."""
+        if self.gates:
+            raise RuntimeError("element_errors: a gate is on the softness of this layer: remove it first")
         with full_precision(self.like):
             kernel, weights = at_least_single(self.kernel, self.weights)
             moved, whole = kernel.element_energies(weights, self._hardened, elements)

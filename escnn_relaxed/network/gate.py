@@ -1,0 +1,117 @@
+"""A gate on the softness of a network: by a number, for each input, or for each pixel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from ..checks import check_number, check_subgroups
+from ..layer.gate import Gate, GateValue
+from ..layer.relaxed_layer import RelaxedLayer
+from ..torch_modes import has_values, reads_without_waiting
+from .relaxed_layers import relaxed_layers
+
+
+class GateHandle:
+    """A gate on the layers of a network, until it is removed or the ``with`` block ends."""
+
+    def __init__(self, gates: list[tuple[RelaxedLayer, Gate]]) -> None:
+        self._gates = gates
+        for layer, gate in gates:
+            layer.gates = (*layer.gates, gate)
+
+    def remove(self) -> None:
+        """Take the gate away; other gates stay."""
+        for layer, own in self._gates:
+            layer.gates = tuple([gate for gate in layer.gates if gate is not own])
+        self._gates = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def gate_softness(network: nn.Module, gate: GateValue | Mapping[str, GateValue], *subgroups: str) -> GateHandle:
+    r"""Multiply the soft part of each layer by a gate g, for a ``with`` block or for good.
+
+    .. math::
+        K_g = PK + g\,(K - PK)
+
+    g = 1 is the layer as it is, and g = 0 its nearest strict layer PK. The output of a layer is linear in g, and its
+    softness is g² s / (1 − s + g² s). Where g is an invariant function of the input, a network is exactly equivariant
+    wherever g = 0. Gates have gradients, multiply where they are nested, and are in no state dict::
+
+        with gate_softness(network, 0.5):
+            output = network(images)
+
+    Call ``backward`` within the block where activations are checkpointed, since the layers are called again there.
+
+    A number costs one convolution, as without a gate. A gate for each input or pixel doubles the filter banks.
+
+    Args:
+        network: any module, a single layer too.
+        gate: a number or a tensor without dimensions; a tensor (batch,), one value for each input; or a tensor
+            (batch, 1, H, W), or of volumes (batch, 1, D, H, W), which is interpolated to the output of each layer (a
+            linear map takes its mean). Or a dict from names of layers to these; the other layers have no gate.
+        *subgroups: only the softness in these is gated; by default all. P is the mean over them.
+
+    Returns:
+        A handle: a context manager, with a method ``remove``.
+
+    Raises:
+        TypeError: for a gate of another type.
+        ValueError: for a gate that is not finite or of another shape, the name of no layer, or no relaxed layer. The
+            call of a layer raises one for a gate of another batch.
+
+    Example:
+        >>> import torch
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv, gate_softness
+        >>> gspace = gspaces.rot2dOnR2(4)
+        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
+        >>> layer = RelaxedR2Conv(fields, fields, 3, initial_softness=0.2)
+        >>> with gate_softness(layer, 0.5):
+        ...     print(round(layer.softness().item(), 4))
+        0.0588
+        >>> handle = gate_softness(layer, torch.tensor([0.0, 1.0]), "rotation")
+        >>> layer(fields(torch.randn(2, 4, 9, 9))).shape
+        torch.Size([2, 4, 7, 7])
+        >>> handle.remove()
+    """
+    layers, names = relaxed_layers(network), check_subgroups(subgroups)
+    given = dict(gate) if isinstance(gate, Mapping) else dict.fromkeys(layers, gate)
+    unknown = [name for name in given if name not in layers]
+    if unknown:
+        raise ValueError(f"gate must have names of relaxed layers, of {list(layers)}, got {unknown[0]!r}")
+    checked = {id(value): _checked(value) for value in given.values()}
+    return GateHandle([(layers[name], Gate(checked[id(value)], names)) for name, value in given.items()])
+
+
+def _checked(value: Any) -> GateValue:
+    """Return a gate that is a finite number, or a tensor of a shape that a gate may have."""
+    if not isinstance(value, Tensor):
+        number = check_number("gate", value)
+        if not math.isfinite(number):
+            raise ValueError(f"gate must be finite, got {value!r}")
+        return number
+    if not value.is_floating_point():
+        raise TypeError(f"gate must be a floating-point tensor, got one of {value.dtype}")
+    if value.dim() > 1 and (value.dim() < 3 or value.shape[1] != 1):
+        raise ValueError(
+            f"gate must be one number, (batch,), or (batch, 1, H, W) with one channel, got a tensor of shape "
+            f"{tuple(value.shape)}"
+        )
+    # Reading a value in the memory of an accelerator would wait.
+    if has_values(value) and reads_without_waiting(value) and not torch.isfinite(value).all():
+        raise ValueError(f"gate must be finite, got a tensor of shape {tuple(value.shape)} that is not")
+    return value
