@@ -1,5 +1,6 @@
 """How soft a network is, how equivariant, and whether images come in all poses alike."""
 
+from .assertion import assert_equivariant
 from .equivariance import equivariance_error
 from .poses import PoseReport, PoseRow, pose_test, symmetry_verdict
 from .reports import EquivarianceReport, ErrorRow
@@ -18,6 +19,7 @@ __all__ = [
     "RobustnessReport",
     "RobustnessRow",
     "SymmetryProfile",
+    "assert_equivariant",
     "equivariance_error",
     "pose_test",
     "relaxation_scalars",
