@@ -2,7 +2,7 @@
 
 from .assertion import assert_equivariant
 from .equivariance import equivariance_error
-from .poses import PoseReport, PoseRow, pose_test, symmetry_verdict
+from .poses import PoseReport, PoseRow, pose_test
 from .reports import EquivarianceReport, ErrorRow
 from .robustness import RobustnessReport, RobustnessRow, robustness_report
 from .summary import LayerSummary, RelaxationSummary, relaxation_scalars, relaxation_summary
@@ -26,5 +26,4 @@ __all__ = [
     "relaxation_summary",
     "robustness_report",
     "symmetry_profile",
-    "symmetry_verdict",
 ]
