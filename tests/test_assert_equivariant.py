@@ -134,6 +134,13 @@ def test_values_that_are_no_numbers_fail() -> None:
     with pytest.raises(AssertionError, match="3 of 3"):
         assert_equivariant(layer, 7, atol=10, interpolated_atol=10)
 
+    class Infinite(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images + torch.inf
+
+    with pytest.raises(AssertionError, match="rotation 90° +exact +nan"):
+        assert_equivariant(Infinite(), 7, in_type=IMAGE, out_type=IMAGE, atol=10)
+
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"atol": -1e-3}, ValueError, "atol must be finite and >= 0, got -0.001"),
