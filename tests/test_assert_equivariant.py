@@ -138,7 +138,7 @@ def test_values_that_are_no_numbers_fail() -> None:
         def forward(self, images: Tensor) -> Tensor:
             return images + torch.inf
 
-    with pytest.raises(AssertionError, match="rotation 90° +exact +nan"):
+    with pytest.raises(AssertionError, match=r"rotation 90° +exact +nan"):
         assert_equivariant(Infinite(), 7, in_type=IMAGE, out_type=IMAGE, atol=10)
 
 
