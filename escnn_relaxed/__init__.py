@@ -34,7 +34,7 @@ try:
     from .layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
     from .layer.relaxed_r3conv import RelaxedR3Conv, RelaxedR3ConvTransposed
     from .learning import SoftnessEvidence, frequency_penalty, parameter_groups
-    from .measure import equivariance_error, relaxation_summary, robustness_report
+    from .measure import assert_equivariant, equivariance_error, relaxation_summary, robustness_report
     from .network.conversion import harden_network, relax_network
     from .network.export import export_network
     from .network.gate import gate_softness
@@ -52,6 +52,7 @@ __all__ = [
     "RelaxedR3ConvTransposed",
     "SoftnessEvidence",
     "__version__",
+    "assert_equivariant",
     "equivariance_error",
     "export_network",
     "frequency_penalty",

@@ -28,7 +28,7 @@ from torch.nn.functional import affine_grid, cross_entropy, grid_sample, interpo
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
 from escnn_relaxed.learning import TrainingTrials, which_softness_helps
-from escnn_relaxed.measure import pose_test, symmetry_verdict
+from escnn_relaxed.measure import pose_test
 
 Split = tuple[Tensor, Tensor]
 Layer = Callable[..., nn.EquivariantModule]
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     trials = ask_soft_network(trained("soft", 0, data, epochs), data, test, epochs)
     poses = pose_test(data[0], GSPACE)
     print(f"\n{poses}\n\n{trials}\n")
-    for subgroup, verdict in symmetry_verdict(poses, trials.helps).items():
+    for subgroup, verdict in poses.verdicts(trials.helps).items():
         print(textwrap.fill(f"{subgroup}: {verdict}", 88, subsequent_indent="  "))
 
 

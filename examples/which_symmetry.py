@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.learning import TrainingTrials, which_softness_helps
-from escnn_relaxed.measure import PoseReport, pose_test, symmetry_verdict
+from escnn_relaxed.measure import PoseReport, pose_test
 
 LETTER = torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
 SIDE, NOISE, LETTERS, RATE = 11, 0.1, 500, 2e-2
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     trials, poses = ask(seed=options.seed, epochs=12)
     print(f"{trials}\n\n{poses}\n")
-    for subgroup, verdict in symmetry_verdict(poses, trials.helps).items():
+    for subgroup, verdict in poses.verdicts(trials.helps).items():
         print(f"{subgroup}: {verdict}")
 
 

@@ -28,6 +28,7 @@ mpl.use("Agg")
 FIELDS = small.field_type("C4", "regular")
 TRIVIAL = small.field_type("C4", "trivial")
 NETWORK = network_of(soft_regular_layer(), soft_regular_layer(learn_relaxation=True)).eval()
+STRICT = soft_regular_layer(relax={"rotation": 0.0})
 PLACE = {"in_type": FIELDS, "out_type": FIELDS, "kernel_size": 3}
 REPORT = EquivarianceReport("", (ErrorRow("rotation 90°", "rotation", 1.5, "exact", 0.1, 0.0),))
 
@@ -70,6 +71,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
         "train": lambda network: None,
         "losses": lambda network: torch.ones(4),
     },
+    measure.assert_equivariant: {"module": STRICT, "data": images()},
     measure.equivariance_error: {"module": NETWORK, "data": images()},
     measure.relaxation_summary: {"network": NETWORK, "data": images()},
     measure.symmetry_profile: {"network": NETWORK},
@@ -80,10 +82,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
         "in_type": FIELDS,
     },
     measure.pose_test: {"images": torch.rand(40, 1, 8, 8), "gspace": gspaces.flip2dOnR2()},
-    measure.symmetry_verdict: {
-        "poses": measure.PoseReport((measure.PoseRow("rotation", 0.5, 0.1, True),)),
-        "helps": {"rotation": True},
-    },
     measure.relaxation_scalars: {"network": NETWORK, "data": images()},
     plots.plot_equivariance_error: {"reports": REPORT},
     plots.plot_filter_over_positions: {"layer": soft_regular_layer(), "size": 7, "positions": 2},
@@ -91,6 +89,10 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     plots.plot_robustness: {"reports": ROBUSTNESS},
     plots.plot_symmetry_profile: {"profiles": measure.symmetry_profile(NETWORK)},
 }
+
+# Methods of results that take arguments of the user's.
+POSES = measure.PoseReport((measure.PoseRow("rotation", 0.5, 0.1, True),))
+METHODS: dict[Callable[..., Any], dict[str, Any]] = {POSES.verdicts: {"helps": {"rotation": True}}}
 
 # Classes of results, which this package fills and not users.
 RESULTS = ("EquivarianceReport", "ErrorRow")
@@ -127,11 +129,14 @@ CALLED = {("relax_network", "where")}
 CALLED |= {("which_softness_helps", name) for name in ("train", "losses")}
 for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed", "RelaxedR3Conv", "RelaxedR3ConvTransposed"):
     CALLED |= {(_layer, "basis_filter"), (_layer, "frequencies_cutoff"), (_layer, "kernel")}
-CALLED |= {(name, "output") for name in ("equivariance_error", "robustness_report")}
+CALLED |= {(name, "output") for name in ("assert_equivariant", "equivariance_error", "robustness_report")}
 
 # Bad values that end otherwise, and why.
 NO_FIELDS = "it is the argument in_type that is missing"
 ALLOWED: dict[tuple[str, str, str], str] = {
+    ("assert_equivariant", "module", "module"): NO_FIELDS,
+    ("assert_equivariant", "module", "empty network"): NO_FIELDS,
+    ("assert_equivariant", "atol", "zero"): "rounding is above 0",
     ("equivariance_error", "module", "module"): NO_FIELDS,
     ("equivariance_error", "module", "empty network"): NO_FIELDS,
     ("robustness_report", "data", "other fields"): "the classifier's own error, whose forward takes plain tensors",
@@ -161,7 +166,7 @@ def failures(function: Callable[..., Any], good: dict[str, Any], count: int) -> 
                 yield f"{name}={word}: {type(error).__name__}: {str(error)[:90]}"
 
 
-@pytest.mark.parametrize("function", GOOD, ids=names)
+@pytest.mark.parametrize("function", [*GOOD, *METHODS], ids=names)
 def test_a_bad_argument_is_named(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(poses, "_STEPS", 2)
@@ -169,7 +174,7 @@ def test_a_bad_argument_is_named(function: Callable[..., Any], monkeypatch: pyte
     if (inspect.isclass(function) and issubclass(function, nn.Module)) or function is learning.which_softness_helps:
         # Layers take long to build and have many arguments, and trials copy a network several times.
         count = 6
-    good = copy.deepcopy(GOOD[function])
+    good = copy.deepcopy({**GOOD, **METHODS}[function])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         function(**good)

@@ -16,7 +16,7 @@ from small_networks import OnTensors, left_alone, network
 from torch import Tensor, nn
 from torch.nn import functional
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, equivariance_error
+from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, assert_equivariant, equivariance_error
 from escnn_relaxed.measure import EquivarianceReport, ErrorRow
 from escnn_relaxed.network.relaxed_layers import input_chunks
 
@@ -68,15 +68,20 @@ STRIDES: dict[str, tuple[tuple[Module, ...], tuple[int, int], bool]] = {
 def test_exact_is_what_a_strict_network_does_without_error(name: str) -> None:
     """Whether a stride fits is told from the modules; a strict network shows whether that is right."""
     modules, size, fits = STRIDES[name]
-    report = equivariance_error(strided(*modules), size)
-    kinds = {row.kind for row in report.rows}
-    assert kinds == ({"exact"} if fits else {"exact", "strided"})
-    assert max(row.error for row in report.exact) <= (SINGLE if name.startswith("transposed") else ROUNDING)
-    for row in interpolated(report):
-        assert row.error > 1e-3
-        assert row.resampling > 1e-3
+    whole = strided(*modules)
+    atol = SINGLE if name.startswith("transposed") else ROUNDING
+    if fits:
+        assert {row.kind for row in assert_equivariant(whole, size, atol=atol).rows} == {"exact"}
+        return
+    # All that errs, by more than 1e-3, is strided, and what is exact does not err.
+    with pytest.raises(AssertionError, match=r"6 of 7 .*\n(.*\n)+strided: a stride does not fit"):
+        assert_equivariant(whole, size, atol=1e-3)
+    report = equivariance_error(whole, size)
+    assert {row.kind for row in report.rows} == {"exact", "strided"}
+    assert max(row.error for row in report.exact) <= atol
+    assert min(min(row.error, row.resampling) for row in interpolated(report)) > 1e-3
     # A transposition maps what any stride keeps to itself, if the sides are equal.
-    assert fits or [row.name for row in report.exact] == ["reflection along 45°"]
+    assert [row.name for row in report.exact] == ["reflection along 45°"]
 
 
 # The same of volumes: a module, a size that its stride fits, and one that it does not.
@@ -94,10 +99,13 @@ def test_exact_in_space_is_what_a_strict_module_does_without_error(name: str) ->
     make, *sizes = OF_VOLUMES[name]
     for kind, side in zip(("exact", "strided"), sizes, strict=True):
         if side is not None:
-            rows = equivariance_error(make(small.volume_type("C4")), (5, side, side)).rows
-            assert [row.kind for row in rows] == 3 * [kind]
-            errors = [row.error for row in rows]
-            assert max(errors) <= SINGLE if kind == "exact" else min(errors) > BROKEN
+            module, size = make(small.volume_type("C4")), (5, side, side)
+            assert [row.kind for row in equivariance_error(module, size).rows] == 3 * [kind]
+            if kind == "exact":
+                assert_equivariant(module, size, atol=SINGLE)
+            else:
+                with pytest.raises(AssertionError, match=r"3 of 3 .*\n(.*\n)+strided: a stride does not fit"):
+                    assert_equivariant(module, size, atol=BROKEN)
 
 
 def test_an_output_without_space_knows_of_strides_inside() -> None:
@@ -110,9 +118,8 @@ def test_an_output_without_space_knows_of_strides_inside() -> None:
             features = self.body(self.body.in_type(images)).tensor
             return features.relu().mean(dim=(2, 3))
 
-    fits, does_not = (equivariance_error(Pooled(), size) for size in (9, 8))
-    assert {row.kind for row in fits.rows} == {"exact"}
-    assert max(row.error for row in fits.rows) <= SINGLE
+    assert {row.kind for row in assert_equivariant(Pooled(), 9, atol=SINGLE).rows} == {"exact"}
+    does_not = equivariance_error(Pooled(), 8)
     assert len(interpolated(does_not)) == 6
     assert all(row.error > 1e-3 and math.isnan(row.resampling) for row in interpolated(does_not))
 
@@ -135,15 +142,21 @@ def test_shifts_of_a_strict_layer(mode: str, padding: int, stride: int, size: An
     fields = small.field_type("C4", "regular") if len(pixels) == 2 else small.volume_type("octahedral")
     make = RelaxedR2Conv if len(pixels) == 2 else RelaxedR3Conv
     layer = build(fields, fields, make=make, relax=None, padding_mode=mode, padding=padding, stride=stride)
-    (row,) = equivariance_error(layer, size, elements=(), shifts=[pixels]).rows
+    place = {"input_size": size, "elements": (), "shifts": [pixels]}
+    (row,) = equivariance_error(layer, **place).rows
     assert (row.kind, row.subgroup, row.name) == (kind, "translation", "shift " + ", ".join(map(str, pixels)))
-    assert row.error <= ROUNDING if kind == "exact" else row.error > 0.1
+    if kind == "exact":
+        assert_equivariant(layer, **place, atol=ROUNDING)
+    else:
+        with pytest.raises(AssertionError, match=rf"shift {', '.join(map(str, pixels))} +strided"):
+            assert_equivariant(layer, **place, atol=0.1)
 
 
 def test_torus_is_lost_where_one_module_pads_with_zeros() -> None:
     """Whatever those behind it pad: 1×1 layers pad nothing."""
-    (row,) = equivariance_error(strided(conv(3, padding=1), conv(1)).double(), 8, elements=(), shifts=[(-3, 1)]).rows
-    assert (row.kind, row.error) == ("exact", pytest.approx(0, abs=ROUNDING))
+    whole = strided(conv(3, padding=1), conv(1)).double()
+    (row,) = assert_equivariant(whole, 8, elements=(), shifts=[(-3, 1)], atol=ROUNDING).rows
+    assert row.kind == "exact"
 
 
 # What stands before a convolution of 3×3 taps, or behind it, what is measured, and the kind; a strict network has no
@@ -177,11 +190,11 @@ def test_functions_that_change_the_size_of_a_map(around: str) -> None:
             return found if behind is None else behind(found)
 
     shifts = [(2, 0), (-2, 4)]  # of two pixels, which a step of two keeps
-    report = equivariance_error(Network(), 21, shifts=shifts, in_type=image, out_type=image)
+    whole, place = Network(), {"input_size": 21, "shifts": shifts, "in_type": image, "out_type": image}
+    report = equivariance_error(whole, **place)
     assert {row.kind for row in report.rows if row.subgroup == "rotation" and "180" not in row.name} == {kind}
     if kind == "exact":
-        assert {row.kind for row in report.rows} == {kind}
-        assert max(row.error for row in report.rows) <= ROUNDING
+        assert {row.kind for row in assert_equivariant(whole, **place, atol=ROUNDING).rows} == {kind}
 
 
 def test_network_that_changes_its_input_in_place_is_measured_and_leaves_the_images() -> None:
@@ -200,7 +213,7 @@ def test_network_that_changes_its_input_in_place_is_measured_and_leaves_the_imag
 
     images = torch.rand(4, 1, 9, 9, dtype=torch.float64)
     before = images.clone()
-    assert max(row.error for row in equivariance_error(Network(), data=images).rows) <= ROUNDING
+    assert_equivariant(Network(), data=images, atol=ROUNDING)
     (chunk,) = next(input_chunks(images, 3))
     chunk.zero_()
     assert torch.equal(images, before)
@@ -261,9 +274,7 @@ class Branches(nn.Module):
 
 
 def test_branches_of_one_size_and_other_centres_are_told_apart() -> None:
-    rows = equivariance_error(Branches(), 8, layer="after").rows
-    assert len(rows) == 7
-    assert max(row.error for row in rows) <= ROUNDING
+    assert len(assert_equivariant(Branches(), 8, layer="after", atol=ROUNDING).rows) == 7
     assert min(row.error for row in interpolated(equivariance_error(Branches(), 8, layer="beside"))) > 1e-3
 
 
@@ -402,7 +413,7 @@ def errors(module: nn.Module, data: tuple[object, ...], **options: object) -> li
 
 def test_a_field_beside_the_images_turns_and_a_plain_action_stays() -> None:
     images, action = drawn(3, 1, SIDE, SIDE), drawn(3, 2, 1, 1)
-    assert max(errors(Critic(), (images, VECTOR(action), 2.0))) <= ROUNDING
+    assert_equivariant(Critic(), data=(images, VECTOR(action), 2.0), in_type=IMAGE, atol=ROUNDING)
     assert min(errors(Critic(), (images, action))) > 1e-3
     soft = Critic({"rotation": 0.3})
     found = errors(soft, (images, VECTOR(action)))

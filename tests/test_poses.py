@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.learning import which_softness_helps
-from escnn_relaxed.measure import PoseReport, PoseRow, pose_test, poses, symmetry_verdict
+from escnn_relaxed.measure import PoseReport, PoseRow, pose_test, poses
 from escnn_relaxed.measure.poses import _copies, _exact_elements, _orders
 from escnn_relaxed.network.relaxed_layers import relaxed_layers
 
@@ -130,7 +130,7 @@ def test_images_and_groups_without_poses_are_refused(arguments: tuple, error: ty
 def test_verdicts_say_which_kind_of_breaking_it_is() -> None:
     def verdict(equal: bool, helps: bool) -> str:
         found = PoseReport((PoseRow("rotation", 0.5 if equal else 1.0, 0.01, equal),))
-        (text,) = symmetry_verdict(found, {"rotation": helps, "reflection": True}).values()
+        (text,) = found.verdicts({"rotation": helps, "reflection": True}).values()
         return text
 
     texts = {(equal, helps): verdict(equal, helps) for equal in (True, False) for helps in (True, False)}
@@ -139,9 +139,9 @@ def test_verdicts_say_which_kind_of_breaking_it_is() -> None:
     assert "labels need it" in texts[True, True]
     found = PoseReport((PoseRow("rotation", 0.5, 0.01, True),))
     with pytest.raises(ValueError, match="helps must have one of the subgroups"):
-        symmetry_verdict(found, {"reflection": True})
+        found.verdicts({"reflection": True})
     with pytest.raises(TypeError, match="helps must say True or False"):
-        symmetry_verdict(found, {"rotation": 0.3})  # type: ignore[dict-item]
+        found.verdicts({"rotation": 0.3})  # type: ignore[dict-item]
 
 
 def network() -> RelaxedR2Conv:

@@ -115,13 +115,16 @@ def test_lines_of_mixed_fields_and_of_long_names_fit_on_a_screen_above_what_is_s
     assert relaxation_summary(relax_network(network)).strict == {}
 
 
+LAYER_TYPE = small.field_type("C4", "regular")
+
+
 def logged_network() -> enn.SequentialModule:
     layers = soft_regular_layer(), soft_regular_layer(relax={"rotation": 0.1, "translation": (0.3, 0.2)})
     return network_of(*layers)
 
 
 def images(count: int = 3) -> torch.Tensor:
-    return small.random_input(small.field_type("C4", "regular"), 5, 5, batch=count)
+    return small.random_input(LAYER_TYPE, 5, 5, batch=count)
 
 
 def test_numbers_are_those_of_the_layers() -> None:
@@ -139,6 +142,31 @@ def test_numbers_are_those_of_the_layers() -> None:
     axes = {tag: value for tag, value in found.items() if tag.startswith("domain_frequency")}
     tag = "domain_frequency/network/translation"
     assert axes == pytest.approx({f"{tag}_x": 0.3, f"{tag}_y": 0.2, f"{tag}_z": 0.1}, rel=1e-6)
+
+
+def test_numbers_by_tag_are_those_of_the_summary() -> None:
+    net, data = logged_network(), images()
+    assert relaxation_summary(net).scalars() == relaxation_scalars(net)
+    summary, logged = relaxation_summary(net, data=data), relaxation_scalars(net, data)
+    assert logged == summary.scalars() | {"equivariance_error/network": logged["equivariance_error/network"]}
+    assert [row.error for row in summary.rows] == [logged["equivariance_error/0"], logged["equivariance_error/2"]]
+    layer = soft_regular_layer()
+    assert relaxation_summary(layer, data=data).scalars() == relaxation_scalars(layer, data)
+
+
+def test_network_whose_output_is_no_tensor_has_a_summary() -> None:
+    class InADict(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = soft_regular_layer()
+
+        def forward(self, features: enn.GeometricTensor) -> dict[str, enn.GeometricTensor]:
+            return {"features": self.body(features)}
+
+    data = images()
+    (row,) = relaxation_summary(InADict(), data=LAYER_TYPE(data)).rows
+    assert row.error is not None
+    assert row.error > 0.01
 
 
 @pytest.mark.parametrize("typed", [False, True], ids=["tensor", "GeometricTensor"])

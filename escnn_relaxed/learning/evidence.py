@@ -213,6 +213,8 @@ class SoftnessEvidence:
         start = [parameter.view(-1)[places] for parameter, places in entries]
         errors = torch.tensor([row.error for row in profile.rows], dtype=torch.float64)
         squares = torch.zeros_like(errors)
+        # The variance by gradients of the errors would be far too small for elements that are nearly kept, the ones
+        # asked for: at ‖hK − K‖ = 0 the norm has no derivative.
         for change in posterior_draws(self._present(), draws, self._generator):
             parts = change.split([len(values) for values in start])
             for (parameter, places), values, part in zip(entries, start, parts, strict=True):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..checks import check_module, check_positive
 from ..kernel.domain_frequency import DomainFrequency
 from ..layer.relaxed_layer import RelaxedLayer
-from ..network.relaxed_layers import frequency_energy, relaxed_layers
+from ..network.relaxed_layers import relaxed_layers
 
 
 def frequency_penalty(network: nn.Module) -> Tensor:
@@ -40,7 +40,8 @@ def frequency_penalty(network: nn.Module) -> Tensor:
         if layer.relaxed_by:
             what = f"{name!r}, a {type(layer).__name__}," if name else f"a {type(layer).__name__}"
             raise ValueError(f"network: {what} has no ω′; SoftnessEvidence learns its softness")
-    return frequency_energy(layers.values())
+    terms = [value.square().sum() for layer in layers.values() for value in layer.domain_frequency.values()]
+    return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
 def parameter_groups(network: nn.Module, frequency_rate: float | None = None) -> list[dict[str, Any]]:

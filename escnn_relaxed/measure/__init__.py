@@ -1,7 +1,8 @@
 """How soft a network is, how equivariant, and whether images come in all poses alike."""
 
+from .assertion import assert_equivariant
 from .equivariance import equivariance_error
-from .poses import PoseReport, PoseRow, pose_test, symmetry_verdict
+from .poses import PoseReport, PoseRow, pose_test
 from .reports import EquivarianceReport, ErrorRow
 from .robustness import RobustnessReport, RobustnessRow, robustness_report
 from .summary import LayerSummary, RelaxationSummary, relaxation_scalars, relaxation_summary
@@ -18,11 +19,11 @@ __all__ = [
     "RobustnessReport",
     "RobustnessRow",
     "SymmetryProfile",
+    "assert_equivariant",
     "equivariance_error",
     "pose_test",
     "relaxation_scalars",
     "relaxation_summary",
     "robustness_report",
     "symmetry_profile",
-    "symmetry_verdict",
 ]

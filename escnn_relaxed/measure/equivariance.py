@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from escnn.group import GroupElement
@@ -83,8 +83,12 @@ def equivariance_error(
     """
     network = MeasuredNetwork(module, input_size, data, in_type, out_type, (layer,), output)
     with in_eval_mode(module):
-        rows = tuple(_row(passed, layer, network) for passed in network.passes(elements, angles, shifts))
-    return EquivarianceReport(layer, rows)
+        return error_report(network, layer, network.passes(elements, angles, shifts))
+
+
+def error_report(network: MeasuredNetwork, layer: str, passes: Iterable[Pass]) -> EquivarianceReport:
+    """Return a row for the output of one module under each transformation; in eval mode, without gradients."""
+    return EquivarianceReport(layer, tuple(_row(passed, layer, network) for passed in passes))
 
 
 @torch.no_grad()

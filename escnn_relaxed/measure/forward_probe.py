@@ -87,7 +87,11 @@ def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTenso
 
 
 class _Grids(TorchFunctionMode):
-    """The grids of the tensors of a forward pass, passed on by all functions of torch while it is entered."""
+    """The grids of the tensors of a forward pass, passed on by all functions of torch while it is entered.
+
+    Hooks of modules alone see neither a padding, a crop nor a permutation of axes that a ``forward`` does by functions:
+    strict networks that do so would be called strided.
+    """
 
     def __init__(self, image: Tensor) -> None:
         super().__init__()

@@ -75,6 +75,35 @@ class PoseReport(Report):
         """Whether the poses are equal, by subgroup."""
         return {row.subgroup: row.equal for row in self.rows}
 
+    def verdicts(self, helps: Mapping[str, bool]) -> dict[str, str]:
+        """Return in words what these poses, and softness that helps or is not needed, mean for each subgroup.
+
+        A symmetry can be broken in two ways. The labels may need it: sixes and turned sixes are two classes. Or only
+        the poses are unequal: digits that are upright in every image. A soft network may use the second and then fails
+        on rotated copies. No data of one pose can tell the two apart, and the verdict says so.
+
+        Args:
+            helps: subgroup → whether softness helps, as :func:`~escnn_relaxed.learning.which_softness_helps` finds.
+
+        Returns:
+            Subgroup → verdict, of the subgroups that both know.
+
+        Raises:
+            TypeError: for what is no mapping to True and False.
+            ValueError: where no subgroup is in both.
+
+        Example:
+            >>> PoseReport((PoseRow("rotation", 0.5, 0.01, True),)).verdicts({"rotation": True})
+            {'rotation': 'soft: the labels need it'}
+        """
+        known = check_mapping("helps", helps, "what which_softness_helps(…).helps gave")
+        if not all(isinstance(value, bool) for value in known.values()):
+            raise TypeError(f"helps must say True or False of each subgroup, got {helps!r}")
+        both = {name: _VERDICTS[equal, known[name]] for name, equal in self.equal.items() if name in known}
+        if not both:
+            raise ValueError(f"helps must have one of the subgroups {list(self.equal)}, got {list(known)}")
+        return both
+
 
 def pose_test(
     images: Tensor, gspace: GSpace, *, sources: Tensor | None = None, errors: float = 3.0, seed: int = 0
@@ -133,41 +162,6 @@ def pose_test(
             error = math.sqrt(max(part * (1 - part), 1 / count) / count)
             rows.append(PoseRow(name, part, error, part - errors * error <= 1 / 2))
     return PoseReport(tuple(rows))
-
-
-def symmetry_verdict(poses: PoseReport, helps: Mapping[str, bool]) -> dict[str, str]:
-    """Return in words what equal or unequal poses, and softness that helps or is not needed, mean for each subgroup.
-
-    A symmetry can be broken in two ways. The labels may need it: sixes and turned sixes are two classes. Or only the
-    poses are unequal: digits that are upright in every image. A soft network may use the second and then fails on
-    turned images. No data of one pose can tell the two apart, and the verdict says so.
-
-    Args:
-        poses: what :func:`pose_test` found.
-        helps: subgroup → whether softness helps, as :func:`~escnn_relaxed.learning.which_softness_helps` finds.
-
-    Returns:
-        Subgroup → verdict, of the subgroups that both know: "strict is right", "soft: the labels need it", and where
-        poses are unequal "strict costs less than these images can show" or "soft is better on images like these; …".
-
-    Raises:
-        TypeError: for arguments of another type.
-        ValueError: where no subgroup is in both.
-
-    Example:
-        >>> poses = PoseReport((PoseRow("rotation", 0.5, 0.01, True),))
-        >>> symmetry_verdict(poses, {"rotation": True})
-        {'rotation': 'soft: the labels need it'}
-    """
-    if not isinstance(poses, PoseReport):
-        raise TypeError(f"poses must be what pose_test returned, got {type(poses).__name__}: {poses!r}")
-    known = check_mapping("helps", helps, "what which_softness_helps(…).helps gave")
-    if not all(isinstance(value, bool) for value in known.values()):
-        raise TypeError(f"helps must say True or False of each subgroup, got {helps!r}")
-    found = {name: _VERDICTS[equal, known[name]] for name, equal in poses.equal.items() if name in known}
-    if not found:
-        raise ValueError(f"helps must have one of the subgroups {list(poses.equal)}, got {list(known)}")
-    return found
 
 
 def _exact_elements(gspace: GSpace) -> dict[str, list[Isometry]]:

@@ -13,7 +13,7 @@ from torch import nn
 from ..checks import SUBGROUPS
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.state_dict import describe_fields
-from ..network.relaxed_layers import frequency_energy, relaxed_layers, strict_layers
+from ..network.relaxed_layers import relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
 from .measured_network import Data, Shifts
 from .reports import Report, plain_table
@@ -67,6 +67,7 @@ class RelaxationSummary(Report):
         rows: in the order of the network's modules.
         strict: names of escnn's linear maps, which nothing relaxes, by their class, ``"R2Conv"`` for instance.
         totals: numbers of parameters and of soft ones, those that layers share once; sums of the rows by default.
+        error: largest exact error of the network's output; None where not measured.
 
     Example:
         >>> frequency, softness = {"rotation": (0.25,)}, {"rotation": 0.01, "all": 0.01}
@@ -82,6 +83,21 @@ class RelaxationSummary(Report):
     rows: tuple[LayerSummary, ...]
     strict: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     totals: tuple[int, int] | None = None
+    error: float | None = None
+
+    def scalars(self) -> dict[str, float]:
+        """Return the numbers by tag, as :func:`~escnn_relaxed.measure.relaxation_scalars` lists them."""
+        energies = {row.name: sum(w * w for of in row.domain_frequency.values() for w in of) for row in self.rows}
+        scalars = {"frequency_energy/total": sum(energies.values())}
+        for row in self.rows:
+            tag = row.name or "network"
+            for subgroup, values in row.domain_frequency.items():
+                axes = ("",) if len(values) == 1 else ("_x", "_y", "_z")[: len(values)]
+                scalars |= {f"domain_frequency/{tag}/{subgroup}{axis}": w for axis, w in zip(axes, values, strict=True)}
+            scalars[f"softness/{tag}"] = row.softness["all"]
+            scalars[f"frequency_energy/{tag}"] = energies[row.name]
+        errors = [*((row.name or "network", row.error) for row in self.rows), ("network", self.error)]
+        return scalars | {f"equivariance_error/{tag}": error for tag, error in errors if error is not None}
 
     def __str__(self) -> str:
         columns = {header: text for header, text in _COLUMNS.items() if any(map(text, self.rows))}
@@ -125,9 +141,14 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
         layer  fields                  ω′             parameters    softness s
         0      2 regular -> 2 regular  rotation 0.25  106 (8 soft)  0.001
     """
+    # The output of the whole is not looked at: it need not be a tensor.
     layers = relaxed_layers(network)
-    errors = {} if data is None else largest_exact_errors(network, data, list(layers), in_type)
-    rows = []
+    return _summary(network, {} if data is None else largest_exact_errors(network, data, list(layers), in_type))
+
+
+def _summary(network: nn.Module, errors: Mapping[str, float]) -> RelaxationSummary:
+    """Return the summary of a network with the errors of modules by name, ``""`` for the network itself."""
+    layers, rows = relaxed_layers(network), []
     for name, layer in layers.items():
         soft_in = layer.relaxed_subgroups
         softness = {subgroup: layer.softness(subgroup).item() for subgroup in soft_in}
@@ -151,7 +172,7 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
         sum({id(value): value.numel() for layer in layers.values() for value in parameters(layer)}.values())
         for parameters in (RelaxedLayer.parameters, RelaxedLayer.soft_parameters)
     )
-    return RelaxationSummary(tuple(rows), strict_layers(network), (every, soft))
+    return RelaxationSummary(tuple(rows), strict_layers(network), (every, soft), errors.get(""))
 
 
 @torch.no_grad()
@@ -180,21 +201,9 @@ def relaxation_scalars(
         >>> list(relaxation_scalars(network, torch.randn(2, 4, 9, 9)))[-3:]
         ['frequency_energy/0', 'equivariance_error/0', 'equivariance_error/network']
     """
-    layers = relaxed_layers(network)
-    scalars = {"frequency_energy/total": frequency_energy(layers.values()).item()}
-    for name, layer in layers.items():
-        tag = name or "network"
-        for subgroup, values in layer.domain_frequency.items():
-            axes = ("",) if len(values) == 1 else ("_x", "_y", "_z")[: len(values)]
-            for axis, value in zip(axes, values.tolist(), strict=True):
-                scalars[f"domain_frequency/{tag}/{subgroup}{axis}"] = value
-        scalars[f"softness/{tag}"] = layer.softness().item()
-        scalars[f"frequency_energy/{tag}"] = frequency_energy([layer]).item()
-    if data is not None:
-        names = list(dict.fromkeys([*layers, ""]))
-        for name, error in largest_exact_errors(network, data, names, in_type, shifts).items():
-            scalars[f"equivariance_error/{name or 'network'}"] = error
-    return scalars
+    names = list(dict.fromkeys([*relaxed_layers(network), ""]))
+    errors = {} if data is None else largest_exact_errors(network, data, names, in_type, shifts)
+    return _summary(network, errors).scalars()
 
 
 # The longest line of the table, so that it fits on a screen, and the longest description of fields in it.

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-import torch
 from escnn.nn import GeometricTensor, Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 
@@ -53,12 +52,6 @@ def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
         if named:
             found[kind.__name__] = tuple(named)
     return found
-
-
-def frequency_energy(layers: Iterable[RelaxedLayer]) -> Tensor:
-    """Return Σ‖ω′‖² over layers; a layer without an ω′ counts 0."""
-    terms = [value.square().sum() for layer in layers for value in layer.domain_frequency.values()]
-    return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
 def copied_parameters(convolutions: Iterable[Any], freeze: bool = False) -> dict[int, nn.Parameter]:
