@@ -137,7 +137,7 @@ class TiedKernel(StrictKernel):
         moments = self._moments(hardened, size)
         scale = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
         whole, kept, moments, one = whole * scale, kept * scale, moments * scale**2, scale**2
-        # (1 + f_T)(1 + f_G) less its mean over the subgroups, and that mean, squared. f_T has mean 0 over the positions.
+        # (1 + f_T)(1 + f_G) less its mean over the subgroups, and that mean, squared. f_T has mean 0 over positions.
         # f_G has it over the group, but its products with moments and entries only where half turns cancel them.
         squared, strict_part = (scale + whole).square(), (scale + kept).square()
         if "translation" in averaged:
