@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 import small
 import torch
-from errors import BROKEN, ROUNDING, largest_error, relative_error
+from errors import BROKEN, DECOMPOSED, ROUNDING, largest_error, relative_error
 from escnn import gspaces
 from escnn.nn import FieldType, R2Conv
 from small import ROUGH, build, options_of, soft_layer
 from small_networks import features_of
 from torch import Tensor
 
-from escnn_relaxed import RelaxedR2Conv, harden_network
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv, harden_network
 from escnn_relaxed.checks import SUBGROUPS
+from escnn_relaxed.continuous.start import rectified
+from escnn_relaxed.group.elements import sample_group
 
 CONSTANT = {"position": 0.0, "rotation": 0.0, "reflection": 0.0}
 
@@ -136,3 +138,22 @@ def test_kernel_starts_with_the_energy_of_r2conv(space: str, pair: str, frequenc
         kernels = layer.filter_bank(), R2Conv(*types, 5).expand_parameters()[0]
         ratios.append(float(kernels[0].square().sum() / kernels[1].square().sum()))
     assert 2 / 3 < np.exp(np.mean(np.log(ratios))) < 3 / 2
+
+
+@pytest.mark.parametrize("name", ["SO(3)", "O(3)"])
+def test_sums_of_irreps_of_rotations_of_space_are_rectified_on_the_group_at_the_start(name: str) -> None:
+    """As escnn's Fourier nonlinearities do, which take such fields."""
+    space = gspaces.rot3dOnR3(1) if name == "SO(3)" else gspaces.flipRot3dOnR3(1)
+    group = space.fibergroup
+    fields = [group.bl_regular_representation(1), group.bl_sphere_representation(2)]
+    cube = sample_group(space, 24).elements[5]
+    for field in fields:
+        maps, matrix = torch.randn(2, field.size, 3).double(), torch.from_numpy(field(cube))
+        rectified_maps = rectified(maps, [field], space)
+        assert 0.2 < rectified_maps.square().mean() / maps.square().mean() < 0.8  # half of them, in the mean
+        turned = rectified(torch.einsum("ab,nbx->nax", matrix, maps), [field], space)
+        assert (turned - torch.einsum("ab,nbx->nax", matrix, rectified_maps)).abs().max() <= DECOMPOSED
+    scalars = space.type(space.trivial_repr)
+    layer = RelaxedR3Conv(scalars, space.type(fields[0]), 3, kernel=ContinuousKernel(hidden_size=4))
+    volume = scalars(torch.randn(1, 1, 5, 5, 5))
+    assert 0.1 < layer(volume).tensor.square().mean() < 10

@@ -1,5 +1,6 @@
 """Strict part and softness of layers soft in translation, against means of their matrix over shifts and the group."""
 
+import copy
 import functools
 import itertools
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ import pytest
 import small
 import torch
 from errors import ROUNDING, answer_to, relative_error, transform
+from escnn import gspaces
 from escnn.group import GroupElement
 from escnn.nn import FieldType
 from group_average import energy, subgroup_elements
@@ -169,3 +171,23 @@ def test_one_subgroup_after_the_other_is_both(first: tuple[str, ...], name: str)
         assert found.item() == pytest.approx(left, rel=0, abs=ROUNDING)
     assert once.softness(*first).item() <= ROUNDING
     assert given.differs(harden_network(once, (second,)), given.means[()]) <= ROUNDING
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("names", [("translation",), ("rotation",), (), ("rotation", "translation")], ids=str)
+@pytest.mark.parametrize("space", [3, 5])
+@pytest.mark.parametrize("has_mirrors", [False, True])
+def test_softness_is_that_of_its_equation_where_no_rotation_is_one_of_the_grid(
+    space: int, has_mirrors: bool, names: tuple[str, ...]
+) -> None:
+    """Then products of f_G, f_T and the entries of K do not cancel, as half turns make them do."""
+    gspace = gspaces.flipRot2dOnR2(space) if has_mirrors else gspaces.rot2dOnR2(space)
+    fields = gspace.type(gspace.regular_repr)
+    relax = ("rotation", "translation")
+    layer = RelaxedR2Conv(fields, fields, 3, relax=relax, initial_softness=0.4).double()
+    # As soft in both; the exact numerator is far from one without products.
+    banks, strict = layer.filter_banks((8, 8)), copy.deepcopy(layer)
+    strict.harden(*names)
+    mean = strict.filter_bank() if strict.is_stationary else strict.filter_banks((8, 8))
+    soft, kept = (banks - mean).square().mean(), mean.square().mean()
+    assert layer.softness(*names).item() == pytest.approx(float(soft / (soft + kept)), rel=ROUNDING)

@@ -13,7 +13,7 @@ from escnn.gspaces import GSpace
 from torch import Tensor, nn
 
 from ..checks import SUBGROUPS
-from ..group.elements import sample_group
+from ..group.elements import CUBE, is_of_space, sample_group
 from ..on_escnn.sampled_basis import in_float32_and_main_memory
 from .nets import KernelNet
 from .steering import SteeredAverage
@@ -107,11 +107,11 @@ def _group_samples(field: Representation, gspace: GSpace) -> tuple[Tensor, Tenso
         copy = field.irreps[:number].count(irrep)
         seed.append(np.sqrt(size) * np.eye(size)[copy % size])
     vector = field.change_of_basis @ np.concatenate(seed)
-    sample = sample_group(gspace, _SAMPLES)
-    forward = np.stack([field(element) @ vector for element in sample.elements])
-    if np.linalg.matrix_rank(forward, tol=1e-6) < field.size:
-        return None
-    return torch.from_numpy(forward), torch.from_numpy(np.linalg.pinv(forward))
+    for samples in (CUBE, 2 * CUBE) if is_of_space(gspace.fibergroup) else (_SAMPLES,):
+        forward = np.stack([field(element) @ vector for element in sample_group(gspace, samples).elements])
+        if np.linalg.matrix_rank(forward, tol=1e-6) == field.size:
+            return torch.from_numpy(forward), torch.from_numpy(np.linalg.pinv(forward))
+    return None
 
 
 # Makes the features (J + 1, M, P, R, T) of a net, as means over some subgroups.

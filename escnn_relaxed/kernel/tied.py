@@ -157,13 +157,14 @@ class TiedKernel(StrictKernel):
         moments = self._moments(hardened, size)
         scale = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
         whole, kept, moments, one = whole * scale, kept * scale, moments * scale**2, scale**2
-        # (1 + f_T)(1 + f_G) less its mean over the subgroups, and that mean, squared. f_T and f_G have mean 0 over the
-        # positions and the group, so all products of different terms have.
+        # (1 + f_T)(1 + f_G) less its mean over the subgroups, and that mean, squared. f_T has mean 0 over positions.
+        # f_G has it over the group, but its products with moments and entries only where half turns cancel them.
+        squared, strict_part = (scale + whole).square(), (scale + kept).square()
         if "translation" in averaged:
-            soft, strict_part = (whole - kept).square() + moments * (one + whole.square()) / one, one + kept.square()
+            soft = (whole - kept).square() + moments * squared / one
         else:
             soft = (whole - kept).square() * (one + moments) / one
-            strict_part = (one + kept.square()) * (one + moments) / one
+            strict_part = strict_part * (one + moments) / one
         return (soft * of_entries).mean(), (strict_part * of_entries).mean()
 
     def element_energies(
