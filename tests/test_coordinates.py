@@ -11,7 +11,7 @@ from escnn_relaxed import ContinuousKernel, RelaxedR3Conv
 from escnn_relaxed.continuous.coordinates import DomainPoints, FilterPoints
 from escnn_relaxed.group.domain import Domain
 from escnn_relaxed.group.kept import kept_group
-from escnn_relaxed.kernel.kernel import KernelConfig
+from escnn_relaxed.kernel.config import KernelConfig
 
 SAMPLES = 4
 

@@ -17,8 +17,8 @@ from ..group.domain import AVERAGES, Domain, of_fiber_group
 from ..group.elements import rotation_matrix
 from ..group.exact_constants import ExactConstants
 from ..group.points import Array, positions_in_frames, support_window
+from ..kernel.config import KernelConfig
 from ..kernel.domain_frequency import DomainFrequency
-from ..kernel.kernel import KernelConfig
 
 # Coordinates that differ by less are the same.
 _SAME = 1e-9

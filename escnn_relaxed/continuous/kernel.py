@@ -14,8 +14,9 @@ from typing_extensions import Self
 
 from ..checks import check_choice, check_integer, check_not_negative, warn_once
 from ..group.fields import FieldStructure
+from ..kernel.config import KernelConfig, WeightGroup
 from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
-from ..kernel.kernel import Kernel, KernelConfig, WeightGroup
+from ..kernel.kernel import Kernel
 from .coordinates import DomainPoints, FilterPoints
 from .nets import FourierKernel, KernelNet
 from .start import few_of, gain, start_weights

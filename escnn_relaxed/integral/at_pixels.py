@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ..kernel.kernel import Kernel, Names
+from ..kernel.config import Names
+from ..kernel.kernel import Kernel
 from ..torch_modes import full_precision, has_no_values
 from .geometry import ConvolutionGeometry, Geometry, TransposedGeometry, image_size
 

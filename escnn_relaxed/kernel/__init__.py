@@ -5,7 +5,8 @@ The public names are the base class of a kernel of one's own, the configuration 
 
 from __future__ import annotations
 
-from .kernel import Kernel, KernelConfig, WeightGroup
+from .config import KernelConfig, WeightGroup
+from .kernel import Kernel
 from .strict import StrictKernel
 from .tied import TiedKernel
 

@@ -2,133 +2,22 @@
 
 from __future__ import annotations
 
-import copy
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from escnn.group import GroupElement
-from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS, ordered_subgroups
-from ..group.domain import Domain
-from ..group.elements import grid_symmetries
-from ..group.linear_maps import GroupAverage, OrthogonalBasis
-from ..group.points import Array, PositionFactors, tap_grid
-from .domain_frequency import DomainFrequency, Frequency
+from ..group.linear_maps import OrthogonalBasis
+from ..group.points import PositionFactors
+from .config import KernelConfig, ModulatedKernel, Names, Size, WeightGroup
+from .domain_frequency import DomainFrequency
+from .softness import energies_at_pixels, energies_of_moves, scale_to
 from .steerable_basis import SteerableBasis
-
-# Steps in which a softness is met, and the change of the soft weights that ends them.
-_MOST_STEPS, _CLOSE = 20, 1e-7
-# A softness that is met to this part of itself is met.
-_FAR = 1e-2
-_HALF = frozenset({torch.float16, torch.bfloat16})
-# Values of filter banks, and of what they are made of, that are made at a time.
-_MOST_VALUES = 2**23
-# Below this many units in the last place √s is rounding. In bfloat16 that alone would be a percent of the energy.
-_ROUNDING = 16
-_MOST_ROUNDING = 5e-3
-
-
-@dataclass(frozen=True)
-class KernelConfig:
-    """All that a kernel is built from.
-
-    Attributes:
-        in_type: fields of (one group of) the input.
-        out_type: fields of (one group of) the output.
-        kernel_size: k.
-        dilation: spacing of the taps in pixels.
-        domain: the sampled group and the positions.
-        relax: ω′ at the start of each subgroup that may be soft.
-        learn_relaxation: make ω′ parameters.
-        basis_arguments: escnn's arguments that shape the steerable basis, where they are given. A kernel that is built
-            keeps none.
-
-    Example:
-        >>> from escnn import gspaces
-        >>> from escnn_relaxed import RelaxedR2Conv
-        >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
-        >>> config = RelaxedR2Conv(image, image, 3).kernel.config
-        >>> config.kernel_size, config.relax
-        (3, {'rotation': 0.25})
-    """
-
-    in_type: FieldType
-    out_type: FieldType
-    kernel_size: int
-    dilation: int
-    domain: Domain
-    relax: Mapping[str, Frequency] = field(default_factory=dict)
-    learn_relaxation: bool = False
-    basis_arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def taps(self) -> Array:
-        """The offsets d of the taps in pixels, (T, dimension), in the order of a flattened weight."""
-        return tap_grid(self.kernel_size, self.dilation, self.domain.dimension)
-
-
-# A kernel class, or an object with the options of one, as ContinuousKernel: called with a configuration, it returns a
-# kernel.
-KernelBuilder = Callable[[KernelConfig], "Kernel"]
-# Names of subgroups, and pixels along each axis of an output; by default those of the domain's reference image.
-Names = Sequence[str]
-Size = tuple[int, ...] | None
-
-
-class WeightGroup(NamedTuple):
-    """The soft weights of some subgroups. They do nothing in a kernel that is strict in one of these.
-
-    Attributes:
-        subgroups: those that the kernel breaks through the weights.
-        entries: parameters, each with the numbers of its entries.
-        needs_all: whether the weights do nothing only once the kernel is strict in all of these, and not in one.
-
-    Example:
-        >>> of_both = WeightGroup(frozenset({"reflection", "rotation"}), [])
-        >>> of_both.name, of_both.is_gone(("rotation",))
-        ('rotation × reflection', True)
-        >>> of_both._replace(needs_all=True).is_gone(("rotation",))
-        False
-    """
-
-    subgroups: frozenset[str]
-    entries: list[tuple[nn.Parameter, Tensor]]
-    needs_all: bool = False
-
-    @property
-    def name(self) -> str:
-        """The subgroups in words, for people."""
-        return (", " if self.needs_all else " × ").join(ordered_subgroups(self.subgroups))
-
-    def is_gone(self, hardened: Names) -> bool:
-        """Whether the weights do nothing in a kernel that is strict in some subgroups."""
-        return self.subgroups <= set(hardened) if self.needs_all else not self.subgroups.isdisjoint(hardened)
-
-
-class ModulatedKernel(NamedTuple):
-    """A kernel as a strict bank times factors, K(d; x) = Σ_r F_r(c; x) S(c, c′, d) u_r(d) (1 + f(c, d)).
-
-    Attributes:
-        strict: S, (C_out, C_in, T).
-        f: that of each output channel, (C_out, T), or (C_out, 1) where it is the same at all taps; None for 0.
-        tap_functions: an orthonormal basis of the functions of the taps that f is a sum of, (n, T or 1).
-        factors: F at the pixels of the output, (R, C_out, …); None for one factor of 1.
-        directions: u, (R, T).
-    """
-
-    strict: Tensor
-    f: Tensor | None
-    tap_functions: Tensor
-    factors: Tensor | None
-    directions: Tensor
 
 
 class Kernel(nn.Module, ABC):
@@ -263,23 +152,7 @@ class Kernel(nn.Module, ABC):
         """Draw the soft weights, and scale them until the softness is s."""
         for parameter, numbers in self._soft_entries():
             parameter.view(-1)[numbers] = torch.randn(len(numbers)).to(parameter)
-        self.scale_to(weights, softness)
-
-    @torch.no_grad()
-    def scale_to(self, weights: Tensor | None, softness: float, hardened: Sequence[str] = ()) -> None:
-        """Scale the soft weights until the softness is s; nothing where K has no soft part."""
-        # Where K has factors of group elements and of positions, s is no quadratic function of the weights.
-        for _ in range(_MOST_STEPS):
-            soft, strict = (float(energy) for energy in self.energies(weights, hardened, SUBGROUPS))
-            if soft <= 0:
-                return
-            factor = math.sqrt(softness / (1 - softness) * strict / soft)
-            self.scale_soft_part(factor)
-            if abs(factor - 1) < _CLOSE:
-                return
-        reached = soft / (soft + strict)
-        if abs(reached - softness) > _FAR * softness:
-            raise ValueError(f"softness {softness:.3g} cannot be reached by these weights, which come to {reached:.3g}")
+        scale_to(self, weights, softness)
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that a strict kernel does without."""
@@ -302,30 +175,13 @@ class Kernel(nn.Module, ABC):
         K is averaged over the subgroups ``hardened``, PK over ``averaged``.
         """
         if self.varies(hardened):
-            return self._energies_at_pixels(weights, hardened, averaged, size or self.config.domain.reference_size)
+            return energies_at_pixels(self, weights, hardened, averaged, size or self.config.domain.reference_size)
         kernel, projected = self(weights, hardened), self(weights, averaged)
         # A square might overflow, or vanish.
         peak = kernel.detach().abs().amax()
         scale = torch.where(peak > 0, peak, 1)
         soft, strict = (kernel - projected) / scale, projected / scale
         return self.orthogonal_basis.energy(soft), self.orthogonal_basis.energy(strict)
-
-    def _energies_at_pixels(
-        self, weights: Tensor | None, hardened: Names, averaged: Names, size: tuple[int, ...]
-    ) -> tuple[Tensor, Tensor]:
-        """Return the energies of a kernel that depends on the position, in chunks of pixels."""
-        count, energy = math.prod(size), self.orthogonal_basis.energy
-        chunk = max(1, _MOST_VALUES // self.values_at_a_pixel())
-        soft = strict = self.orthogonal_basis.like.new_zeros(())
-        mean = None if self.varies(averaged) else self(weights, averaged).unsqueeze(0)
-        for start in range(0, count, chunk):
-            end = min(start + chunk, count)
-            kernel = self.at_pixels(weights, size, hardened, start, end)
-            projected = self.at_pixels(weights, size, averaged, start, end) if mean is None else mean
-            # The position last, as another axis of the taps.
-            soft = soft + energy((kernel - projected).movedim(0, -1))
-            strict = strict + energy(projected.movedim(0, -1)) * (len(kernel) if len(projected) == 1 else 1)
-        return soft / count, strict / count
 
     def element_energies(
         self, weights: Tensor | None, hardened: Names, elements: Sequence[GroupElement]
@@ -334,31 +190,7 @@ class Kernel(nn.Module, ABC):
 
         h moves a kernel to ρ(h) K(h⁻¹d; h⁻¹x) ρ(h)⁻¹. The energy is NaN where h moves taps off their grid.
         """
-        config, space = self.config, self.config.in_type.gspace
-        size, is_stationary = config.domain.reference_size, not self.varies(hardened)
-        if is_stationary:
-            banks = self(weights, hardened).unsqueeze(0)
-        else:
-            banks = self.at_pixels(weights, size, hardened, 0, math.prod(size))
-        peak = banks.detach().abs().amax()
-        banks = banks / torch.where(peak > 0, peak, 1)
-        taps = tap_grid(config.kernel_size, config.dilation, space.dimensionality)
-        pixels = tap_grid(1 if is_stationary else size[0], dimension=space.dimensionality)
-
-        def energy(kernels: Tensor) -> Tensor:
-            # The position last, as another axis of the taps.
-            return self.orthogonal_basis.energy(kernels.movedim(0, -1)) / len(kernels)
-
-        found = []
-        for element in elements:
-            symmetry, places = (grid_symmetries(space, points, [element]) for points in (taps, pixels))
-            if symmetry:
-                fields = config.in_type.representations, config.out_type.representations
-                moved = GroupAverage(*fields, symmetry).to(banks)(banks[places[0][1]])
-                found.append(energy(moved - banks))
-            else:
-                found.append(banks.new_full((), math.nan))
-        return torch.stack(found), energy(banks)
+        return energies_of_moves(self, weights, hardened, elements)
 
     @torch.no_grad()
     def scale_soft_part(self, factor: float) -> None:
@@ -403,28 +235,3 @@ class Kernel(nn.Module, ABC):
             values = config.domain.sample.action.ravel()
             facts["fingerprint of the samples"] = [round(float(values @ np.cos(np.arange(values.size))), 6)]
         return facts
-
-
-def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
-    """Return ‖K − PK‖² / (‖PK‖² + ‖K − PK‖²) from both energies; 0 where the first is rounding, NaN of NaN."""
-    # ‖K‖² where the group maps the pixel grid to itself. Elsewhere K − PK and PK are only nearly orthogonal, and this
-    # form keeps the result in [0, 1].
-    total = soft + strict
-    # Equal kernels differ by rounding alone. There the gradient of √s would point in a random direction.
-    rounding = min(_ROUNDING * torch.finfo(total.dtype).eps, _MOST_ROUNDING)
-    is_rounding = soft <= rounding**2 * total
-    return torch.where(is_rounding, 0, soft / torch.where(is_rounding, 1, total))
-
-
-def at_least_single(kernel: Kernel, weights: Tensor | None) -> tuple[Kernel, Tensor | None]:
-    """Return a kernel and its weights, or of half precision, where K and PK would be equal, a float32 copy of both."""
-    tensors = [] if weights is None else [weights]
-    for part in kernel.modules():
-        for value in (*part._parameters.values(), *part._buffers.values(), *vars(part).values()):
-            if isinstance(value, Tensor):
-                tensors.append(value)
-    if _HALF.isdisjoint(map(attrgetter("dtype"), tensors)):
-        return kernel, weights
-    # The copy holds tensors that gradients flow through.
-    singles = {id(value): value.float() if value.is_floating_point() else value for value in tensors}
-    return copy.deepcopy(kernel, dict(singles)), None if weights is None else singles[id(weights)]

@@ -16,7 +16,8 @@ from ..group.domain import Domain, GroupMeans
 from ..group.elements import principal_angle
 from ..group.fields import channel_elements
 from ..torch_modes import has_values
-from .kernel import KernelBuilder, KernelConfig, WeightGroup, soft_share
+from .config import KernelBuilder, KernelConfig, WeightGroup
+from .softness import soft_share
 from .strict import RelaxingKernel, StrictKernel
 
 

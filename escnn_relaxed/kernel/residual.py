@@ -13,7 +13,8 @@ from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
 from ..group.linear_maps import GroupAverage, OrthogonalBasis
 from ..on_escnn.sampled_basis import sampled_basis
-from .kernel import KernelBuilder, KernelConfig, WeightGroup
+from .config import KernelBuilder, KernelConfig, WeightGroup
+from .softness import scale_to
 from .steerable_basis import SteerableBasis, field_named
 from .strict import RelaxingKernel, StrictKernel
 
@@ -82,7 +83,7 @@ class ResidualKernel(RelaxingKernel):
         free = torch.randn_like(strict)
         size = math.sqrt(softness / (1 - softness)) * strict.norm() / free.norm()
         self.free_weight.copy_((free * size).view_as(self.free_weight))
-        self.scale_to(weights, softness)
+        scale_to(self, weights, softness)
 
     @torch.no_grad()
     def scale_soft_part(self, factor: float) -> None:

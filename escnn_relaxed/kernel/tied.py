@@ -16,10 +16,12 @@ from ..checks import FIBER_SUBGROUPS, SUBGROUPS
 from ..group.elements import moved_elements
 from ..group.points import PositionFactors
 from ..torch_modes import has_values
+from .config import KernelConfig, ModulatedKernel, Names, Size, WeightGroup
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
-from .kernel import Kernel, KernelConfig, ModulatedKernel, Names, Size, WeightGroup
+from .kernel import Kernel
 from .modulation import ElementModulation, InputModulation, Modulation
 from .position_modulation import PositionModulation
+from .softness import scale_to
 from .strict import StrictKernel
 
 # At a small ω′ weights are drawn at most this many times as large as at the reference, so that the kernel changes
@@ -230,7 +232,7 @@ class TiedKernel(StrictKernel):
         factor = min(factors[0], largest)
         self.scale_soft_part(0.0 if math.isinf(factor) else factor)
         if 0 < factor < largest:
-            self.scale_to(weights, softness)
+            scale_to(self, weights, softness)
 
     def _modulations(self) -> list[Modulation]:
         """Return f_T and those of f_G, where K has them."""

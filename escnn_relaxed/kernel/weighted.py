@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..checks import check_integer
 from ..group.domain import GroupMeans
 from ..group.fields import channel_elements
-from .kernel import KernelBuilder, KernelConfig, WeightGroup
+from .config import KernelBuilder, KernelConfig, WeightGroup
+from .softness import scale_to
 from .strict import RelaxingKernel, StrictKernel
 
 
@@ -97,7 +98,7 @@ class WeightedKernel(RelaxingKernel):
         count, others = self.deviations.shape
         self.means.fill_(1 / math.sqrt(count))
         self.deviations.copy_(torch.randn(count, others + 1) @ self.elements.averaged().mT)
-        self.scale_to(weights, softness)
+        scale_to(self, weights, softness)
 
     def strict_state(self) -> dict[str, Tensor]:
         """Return weights of 1 for the first kernel and 0 for the others."""

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 from ..checks import has_hooks
 from ..integral.factors import as_weight, integrate
 from ..integral.geometry import image_size
-from ..kernel.kernel import ModulatedKernel
+from ..kernel.config import ModulatedKernel
 from .relaxed_layer import RelaxedLayer
 
 # Values of the filter banks of all inputs that are mapped over at a time, 128 MB in single precision.

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from ..checks import SUBGROUPS, check_sequence, check_size, check_subgroups, ordered_subgroups
 from ..group.domain import Domain
+from ..kernel.config import Names, Size, WeightGroup
 from ..kernel.domain_frequency import Frequency
-from ..kernel.kernel import Kernel, Names, Size, WeightGroup, at_least_single, soft_share
+from ..kernel.kernel import Kernel
+from ..kernel.softness import at_least_single, scale_to, soft_share
 from ..kernel.steerable_basis import SteerableBasis
 from ..torch_modes import full_precision
 from .arguments import check_softness
@@ -177,7 +179,7 @@ class RelaxedLayer(KernelLayer):
         if not 0 < present < 1:
             where = f"both parts of the kernel are above 0, got {softness!r} for {self} of softness {present:.3g}"
             raise ValueError(f"softness can be set where {where}")
-        self.kernel.scale_to(self.weights, wanted, self._hardened)
+        scale_to(self.kernel, self.weights, wanted, self._hardened)
 
     @property
     def hardened(self) -> tuple[str, ...]:

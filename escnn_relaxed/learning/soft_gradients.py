@@ -11,7 +11,7 @@ import torch
 from escnn.nn import GeometricTensor, SequentialModule
 from torch import Tensor, distributed, nn
 
-from ..kernel.kernel import WeightGroup
+from ..kernel.config import WeightGroup
 from ..layer.input_gradients import LayerCall, input_gradients
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import first_input, first_module, input_chunks, relaxed_layers, tensor_of
