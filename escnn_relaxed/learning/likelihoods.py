@@ -82,9 +82,10 @@ class Likelihood:
         chances = output.softmax(1)
         roots = chances.sqrt() * signs
         found = roots - chances * roots.sum(1, keepdim=True)
-        if targets is None or targets.is_floating_point():
+        if targets is None:
             return found
-        return found * (self._checked(targets, output) != self.ignore_index).unsqueeze(1)
+        targets = self._checked(targets, output)
+        return found if targets.is_floating_point() else found * (targets != self.ignore_index).unsqueeze(1)
 
     def counts(self, targets: Tensor) -> Tensor:
         """Return how many outputs of each input the loss counts, (batch,), after a pass with them."""
