@@ -87,6 +87,7 @@ def test_a_layer_that_takes_the_weights_of_another_is_seen() -> None:
     evidence = updated(network)
     before, first = evidence.penalty().item(), network.first
     first.harden()
+    assert evidence.penalty().item() < before
     network.first = copy.copy(first)
     network.first.hardened = ()
     assert evidence.penalty().item() == before
@@ -127,6 +128,9 @@ def test_profile_hardening_and_states_work_after_a_layer_is_hardened_by_hand(by_
     network.second.hardened = ()
     evidence.load_state_dict(state)
     assert evidence.penalty().item() == pytest.approx(sum(energies(network, evidence).values()) / 200)
+    network.first.hardened = ()
+    evidence.update(inputs)
+    network.first.harden(*by_hand)
     evidence.update(inputs)
     # What was learned of the hardened weights is of an older update, so a profile with them needs a new one.
     network.first.hardened = ()

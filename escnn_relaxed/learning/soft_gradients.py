@@ -52,7 +52,7 @@ class SoftWeights:
 
     def __init__(self, network: nn.Module) -> None:
         layers = relaxed_layers(network)
-        _check_whole(layers)
+        _check_whole(network, layers)
         self.groups = soft_groups(network)
         learning = {id(parameter) for group in self.groups for parameter, _ in group.weights.entries}
         every = learning | {id(parameter) for layer in layers.values() for parameter in layer.soft_parameters()}
@@ -137,15 +137,17 @@ def _keyed_groups(name: str, layer: RelaxedLayer) -> Iterator[tuple[str, WeightG
         yield key if parts[key] == 1 else f"{key}/{parts[key]}", weights
 
 
-def _check_whole(layers: Mapping[str, RelaxedLayer]) -> None:
+def _check_whole(network: nn.Module, layers: Mapping[str, RelaxedLayer]) -> None:
     """Raise a ``ValueError`` for layers whose weights are spread over processes."""
+    wrappers = [module for module in network.modules() if type(module).__name__ == "FullyShardedDataParallel"]
+    inside = {id(module) for wrapper in wrappers for module in wrapper.modules()}
     for name, layer in layers.items():
-        # A DTensor alone has placements.
-        if any(hasattr(parameter, "placements") for parameter in layer.parameters()):
+        # A DTensor, as fully_shard makes them, has placements.
+        if id(layer) in inside or any(hasattr(parameter, "placements") for parameter in layer.parameters()):
             raise ValueError(
-                f"network: the weights of {name!r} are DTensors, as fully_shard makes them, and the evidence needs "
-                f"those of relaxed layers whole in each process: take DistributedDataParallel, or shard other layers "
-                f"alone"
+                f"network: the weights of {name!r} are sharded over processes, as by fully_shard, and the evidence "
+                f"needs those of relaxed layers whole in each process: take DistributedDataParallel, or shard other "
+                f"modules alone"
             )
 
 
