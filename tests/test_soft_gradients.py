@@ -247,6 +247,31 @@ def test_network_that_does_not_use_its_layers_is_refused(forward: Callable[..., 
         gradients(network, soft_parameters(network), (images(),), torch.ones_like)
 
 
+class OnTorus(nn.Module):
+    """Trivial fields on a torus and the mean over pixels: rotations of a kernel change nothing, but for rounding."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        layers = (soft_layer("C4", "trivial -> trivial", kernel_size=5, padding=2, padding_mode="circular"),)
+        layers += tuple(soft_layer("C4", "trivial -> trivial", padding=1) for _ in range(depth - 1))
+        self.network = network_of(*layers[::-1]) if depth > 1 else layers[0]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network(small.field_type("C4", "trivial")(images)).tensor.mean((2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_gradient_that_is_truly_0_misses_nothing(depth: int, dtype: torch.dtype) -> None:
+    """The last layer, or the only one, has it; its rounding was taken for what is missed."""
+    network = OnTorus(depth).to(dtype).eval()
+    last = [module for module in network.modules() if isinstance(module, RelaxedLayer)][-1]
+    found = gradients(network, soft_parameters(network), (torch.randn(8, 1, 7, 7, dtype=dtype),), torch.ones_like)
+    scale = 1 + sum(float(of.detach().norm()) for of in found)
+    assert found[-1].shape == (8, *soft_parameters(last)[0].shape)
+    assert float(found[-1].detach().norm()) < 100 * torch.finfo(dtype).eps * scale
+
+
 def test_compiled_network_has_the_gradients_of_the_network() -> None:
     """Its graph would leave the hooks out."""
     network = network_of(soft_regular_layer(), soft_regular_layer())

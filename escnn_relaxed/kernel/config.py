@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from escnn.nn import FieldType
 from torch import Tensor, nn
@@ -13,9 +13,6 @@ from ..checks import ordered_subgroups
 from ..group.domain import Domain
 from ..group.points import Array, tap_grid
 from .domain_frequency import Frequency
-
-if TYPE_CHECKING:
-    from .kernel import Kernel
 
 # Names of subgroups, and pixels along each axis of an output; by default those of the domain's reference image.
 Names = Sequence[str]
@@ -59,11 +56,6 @@ class KernelConfig:
     def taps(self) -> Array:
         """The offsets d of the taps in pixels, (T, dimension), in the order of a flattened weight."""
         return tap_grid(self.kernel_size, self.dilation, self.domain.dimension)
-
-
-# A kernel class, or an object with the options of one, as ContinuousKernel: called with a configuration, it returns a
-# kernel.
-KernelBuilder = Callable[[KernelConfig], "Kernel"]
 
 
 class WeightGroup(NamedTuple):

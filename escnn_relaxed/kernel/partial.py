@@ -16,8 +16,8 @@ from ..group.domain import Domain, GroupMeans
 from ..group.elements import principal_angle
 from ..group.fields import channel_elements
 from ..torch_modes import has_values
-from .config import KernelBuilder, KernelConfig, WeightGroup
-from .softness import soft_share
+from .config import KernelConfig, WeightGroup
+from .kernel import KernelBuilder, soft_share
 from .strict import RelaxingKernel, StrictKernel
 
 

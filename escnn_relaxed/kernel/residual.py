@@ -13,8 +13,8 @@ from ..group.elements import grid_symmetries
 from ..group.exact_constants import ExactConstants
 from ..group.linear_maps import GroupAverage, OrthogonalBasis
 from ..on_escnn.sampled_basis import sampled_basis
-from .config import KernelBuilder, KernelConfig, WeightGroup
-from .softness import scale_to
+from .config import KernelConfig, WeightGroup
+from .kernel import KernelBuilder, scale_to
 from .steerable_basis import SteerableBasis, field_named
 from .strict import RelaxingKernel, StrictKernel
 

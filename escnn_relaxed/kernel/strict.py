@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ..checks import warn_once
 from ..group.elements import sample_group
 from ..on_escnn.sampled_basis import check_basis_arguments, refuse_emptied_basis, sampled_basis
-from .config import KernelBuilder, KernelConfig, Names
-from .kernel import Kernel
+from .config import KernelConfig, Names
+from .kernel import Kernel, KernelBuilder
 from .steerable_basis import SteerableBasis
 
 

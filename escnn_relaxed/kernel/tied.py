@@ -18,10 +18,9 @@ from ..group.points import PositionFactors
 from ..torch_modes import has_values
 from .config import KernelConfig, ModulatedKernel, Names, Size, WeightGroup
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
-from .kernel import Kernel
+from .kernel import Kernel, scale_to
 from .modulation import ElementModulation, InputModulation, Modulation
 from .position_modulation import PositionModulation
-from .softness import scale_to
 from .strict import StrictKernel
 
 # At a small ω′ weights are drawn at most this many times as large as at the reference, so that the kernel changes

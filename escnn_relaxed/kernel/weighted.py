@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ..checks import check_integer
 from ..group.domain import GroupMeans
 from ..group.fields import channel_elements
-from .config import KernelBuilder, KernelConfig, WeightGroup
-from .softness import scale_to
+from .config import KernelConfig, WeightGroup
+from .kernel import KernelBuilder, scale_to
 from .strict import RelaxingKernel, StrictKernel
 
 

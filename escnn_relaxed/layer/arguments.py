@@ -17,9 +17,9 @@ from ..group.domain import Domain
 from ..group.elements import CUBE, ActingGroup, acting_group
 from ..group.kept import kept_group
 from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometry
-from ..kernel.config import KernelBuilder, KernelConfig
+from ..kernel.config import KernelConfig
 from ..kernel.domain_frequency import Frequency, named_subgroups, starting_frequency
-from ..kernel.kernel import Kernel
+from ..kernel.kernel import Kernel, KernelBuilder
 from ..kernel.strict import RelaxingKernel
 from ..kernel.tied import TiedKernel
 from ..torch_modes import has_no_values, has_values

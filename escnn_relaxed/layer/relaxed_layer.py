@@ -14,8 +14,7 @@ from ..checks import SUBGROUPS, check_sequence, check_size, check_subgroups, ord
 from ..group.domain import Domain
 from ..kernel.config import Names, Size, WeightGroup
 from ..kernel.domain_frequency import Frequency
-from ..kernel.kernel import Kernel
-from ..kernel.softness import at_least_single, scale_to, soft_share
+from ..kernel.kernel import Kernel, at_least_single, scale_to, soft_share
 from ..kernel.steerable_basis import SteerableBasis
 from ..torch_modes import full_precision
 from .arguments import check_softness
@@ -257,8 +256,8 @@ class RelaxedLayer(KernelLayer):
         return self.kernel.config.domain
 
     def weight_groups(self) -> list[WeightGroup]:
-        """Return the soft weights by subgroup, without those that do nothing where the layer is hardened."""
-        return [group for group in self.kernel.weight_groups() if not group.is_gone(self._hardened)]
+        """Return the soft weights by subgroup, with those that do nothing where the layer is hardened."""
+        return self.kernel.weight_groups()
 
     @torch.no_grad()
     def element_errors(self, elements: Sequence[GroupElement]) -> Tensor:

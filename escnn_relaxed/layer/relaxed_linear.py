@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ..checks import check_choice, check_no_hooks
 from ..integral.geometry import ConvolutionGeometry, as_convolution
-from ..kernel.config import KernelBuilder
 from ..kernel.domain_frequency import Frequency
+from ..kernel.kernel import KernelBuilder
 from ..kernel.tied import TiedKernel
 from ..on_escnn.sampled_basis import built_on_the_cpu
 from .arguments import Softening, check_field_types, check_follows

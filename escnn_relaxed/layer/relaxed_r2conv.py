@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from escnn.gspaces import GSpace, GSpace2D
 from escnn.nn import FieldType, R2Conv, R2ConvTransposed
 
-from ..kernel.config import KernelBuilder
 from ..kernel.domain_frequency import Frequency
+from ..kernel.kernel import KernelBuilder
 from ..on_escnn.sampled_basis import built_on_the_cpu
 from .arguments import Softening, check_field_types, checked_geometry
 from .convolution import RelaxedConvolution

@@ -6,28 +6,26 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..checks import check_integer, check_mapping, check_not_negative
+from ..checks import check_callable, check_integer, check_mapping, check_not_negative
+from ..measure.forward_probe import Output
 from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
-from ..network.relaxed_layers import copy_network, first_input, in_eval_mode, input_chunks, relaxed_layers
+from ..network.relaxed_layers import copy_network, first_input, in_eval_mode, relaxed_layers
 from ..torch_modes import full_precision
+from .fisher_matrix import Batch
 from .hardening import HardeningReport, harden_by_trials
-from .likelihoods import Likelihood
-from .posterior import EvidenceRow, EvidenceTable, Learned, fisher_rows, fixed_point, posterior_draws
-from .soft_gradients import SoftGroup, gradients, joined_over_processes, multiply, output_of, soft_groups, taken
+from .likelihoods import IGNORE_INDEX, Likelihood
+from .posterior import EvidenceRow, EvidenceTable, Learned, fixed_point, posterior_draws
+from .soft_gradients import SoftGroup, SoftWeights, joined_over_processes, multiply, soft_groups, taken
 
 # The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
 _STEEPEST = 10.0
 FEWEST_INPUTS = 10
-# Inputs at a time, for gradients of single ones and for losses.
-_CHUNK, _LARGE_CHUNK = 32, 256
 
 
 class SoftnessEvidence:
@@ -54,16 +52,23 @@ class SoftnessEvidence:
     early update takes away softness that comes late.
 
     The loss is the mean of torch's ``cross_entropy``, ``binary_cross_entropy_with_logits`` or ``mse_loss`` over all
-    outputs. In a regression the residuals of one input may be correlated, as those of neighbouring pixels; such outputs
-    count less. Frozen weights and hardened subgroups are left out. The soft weights of a ``ContinuousKernel`` are
-    those of its domain coordinates, or a learned ω′: then the penalty is the paper's λ‖ω′‖², with the λ of the data.
+    outputs, or over those whose class is not ``ignore_index``. Label smoothing changes nothing. Class weights and
+    ``pos_weight`` are not known here: every output counts once, as if their mean were 1. In a regression the residuals
+    of one input may be correlated, as those of neighbouring pixels; such outputs count less. Frozen weights and
+    hardened subgroups are left out. The soft weights of a ``ContinuousKernel`` are those of its domain coordinates, or
+    a learned ω′: then the penalty is the paper's λ‖ω′‖², with the λ of the data.
 
     Args:
-        network: any module. Its output, a tensor or a GeometricTensor, is that of the likelihood.
+        network: any module, with weights of relaxed layers whole in each process (not of ``fully_shard``). Its output,
+            a tensor or a GeometricTensor, is that of the likelihood.
         observations: N, the number of training inputs in all processes; with augmentation the number before it.
         likelihood: ``"categorical"`` for logits (batch, classes, …), ``"binary"`` for logits of any shape, or
             ``"gaussian"`` for a regression.
         seed: of the draws from the prediction.
+        output: from what the network returns to the tensor of the likelihood, where it returns a dict or a tuple:
+            ``lambda returned: returned["logits"]``.
+        ignore_index: the class of outputs that the loss leaves out, as of ``cross_entropy``. Where there are some,
+            updates need targets.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -86,13 +91,24 @@ class SoftnessEvidence:
         [('rotation', 4)]
     """
 
-    def __init__(self, network: nn.Module, observations: int, likelihood: str = "categorical", seed: int = 0) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        observations: int,
+        likelihood: str = "categorical",
+        seed: int = 0,
+        output: Output = None,
+        ignore_index: int = IGNORE_INDEX,
+    ) -> None:
         is_wrapped = isinstance(network, DistributedDataParallel)
         self.network: nn.Module = network.module if is_wrapped else network  # type: ignore[assignment]
         relaxed_layers(self.network)
         self.observations = check_integer("observations", observations, 1)
-        self._likelihood = Likelihood(likelihood)
+        self._likelihood = Likelihood(likelihood, ignore_index)
         self._generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
+        if output is not None:
+            check_callable("output", output)
+        self._output = output
         self._learned: dict[str, Learned] = {}
         self._factors = torch.zeros(0)  # of each α² in the penalty
         self._collect()
@@ -111,7 +127,7 @@ class SoftnessEvidence:
         """
         if not self._current_groups():
             return torch.zeros(())
-        alpha = self._weights()
+        alpha = self._soft.values()
         return (self._factors_beside(alpha).to(alpha) * alpha.square()).sum()
 
     @torch.no_grad()
@@ -136,11 +152,11 @@ class SoftnessEvidence:
             groups = learning_rate.param_groups
         else:
             rate = check_not_negative("learning_rate", learning_rate)
-            groups = [{"lr": rate, "params": self._parameters.values()}]
+            groups = [{"lr": rate, "params": self._soft.parameters}]
         if is_soft:
-            factors = self._factors_beside(next(iter(self._parameters.values())))
+            factors = self._factors_beside(self._soft.parameters[0])
             rates = {id(value): group["lr"] for group in groups for value in group["params"]}
-            ones = {id(value): torch.ones_like(value).flatten() for value in self._parameters.values()}
+            ones = {id(value): torch.ones_like(value).flatten() for value in self._soft.parameters}
             of_each = taken(self._groups, {key: rates.get(key, 0.0) * one for key, one in ones.items()}).to(factors)
             multiply(self._groups, (1 - 2 * of_each * factors).clamp_min(0))
 
@@ -149,40 +165,70 @@ class SoftnessEvidence:
 
         Args:
             inputs: a batch, a tensor or a GeometricTensor; or a tuple of all arguments of the network, this one first.
-            targets: those of a regression. Its residuals say how large the noise is, and what an output weighs.
+            targets: those of a regression. Its residuals say how large the noise is, and what an output weighs. Or
+                classes, where some are ``ignore_index``: the share of the others is taken for that of all data.
 
         Raises:
             TypeError: for an argument of the wrong type.
-            ValueError: for fewer than ten inputs or more than ``observations``, outputs that do not fit the likelihood,
-                or a gradient that is not finite.
+            ValueError: for fewer than ten inputs or more than ``observations``, outputs or targets that do not fit the
+                likelihood, or a gradient that is not finite.
         """
-        count = len(first_input(inputs))
-        if not FEWEST_INPUTS <= count <= self.observations:
-            raise ValueError(
-                f"inputs must be {FEWEST_INPUTS} or more, and no more than observations (={self.observations}), "
-                f"got {count}"
-            )
+        batch = self._batch(inputs, targets)
+        batch.check(self._likelihood, FEWEST_INPUTS, self.observations)
         self._collect()
         if not self._groups:
             return
-        likelihood = Likelihood(self.likelihood)
+        likelihood = Likelihood(self.likelihood, self._likelihood.ignore_index)
         with in_eval_mode(self.network), full_precision(first_input(inputs)):
-            rows = self._fisher(likelihood, inputs, targets)
+            rows = batch.fisher_rows(self._soft, likelihood, self.observations, self._generator, joined_over_processes)
         sizes = [group.size for group in self._groups]
-        squares = [float(part.square().sum()) for part in self._weights().detach().cpu().double().split(sizes)]
+        squares = [float(part.square().sum()) for part in self._soft.values().detach().cpu().double().split(sizes)]
         parts = zip(self._present(), squares, rows.split(sizes, 1), strict=True)
         found = [replace(known, square=square, rows=columns) for known, square, columns in parts]
         learned = fixed_point(found)
-        self._learned |= {group.key: of for group, of in zip(self._groups, learned, strict=True)}
+        # Rows are of one update together, so what is strict now has none.
+        others = {key: replace(known, rows=None) for key, known in self._learned.items()}
+        self._learned = others | {group.key: of for group, of in zip(self._groups, learned, strict=True)}
         self._likelihood = likelihood
         self._set_factors()
+
+    def check(self, inputs: Any, targets: Tensor | None = None) -> None:
+        """Raise what :meth:`update` would raise for such a batch, and change nothing; one input is enough.
+
+        Args:
+            inputs: a batch as of an update.
+            targets: as of an update.
+
+        Raises:
+            TypeError: for an argument of the wrong type, or an output that is no tensor.
+            ValueError: for more inputs than ``observations``, and otherwise as an update.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> image = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+            >>> evidence = SoftnessEvidence(RelaxedR2Conv(image, image, 5), observations=100)
+            >>> evidence.check(torch.randn(2, 1, 5, 5))
+            Traceback (most recent call last):
+            ValueError: likelihood='categorical' is of outputs (batch, classes, …) with two classes or more, got ...
+        """
+        batch = self._batch(inputs, targets)
+        batch.check(self._likelihood, 1, self.observations)
+        if not self._current_groups():
+            return
+        generator = torch.Generator()
+        generator.set_state(self._generator.get_state())
+        likelihood = Likelihood(self.likelihood, self._likelihood.ignore_index)
+        devices = {of.device for of in self.network.parameters() if of.device.type == "cuda"}
+        with torch.random.fork_rng(devices), in_eval_mode(self.network), full_precision(first_input(inputs)):
+            batch.fisher_rows(self._soft, likelihood, self.observations, generator, lambda rows: rows)
 
     @torch.no_grad()
     def table(self) -> EvidenceTable:
         """Return what the data determine of each layer's softness in each subgroup; its text is a table."""
         layers = relaxed_layers(self.network)
         rows = []
-        for group, learned in zip(self._groups, self._present(), strict=True):
+        for group, learned in zip(self._current_groups(), self._present(), strict=True):
             softness = float(layers[group.layer].softness(*group.weights.subgroups))
             numbers = group.size, learned.determined, softness, learned.precision
             rows.append(EvidenceRow(group.layer, group.weights.name, *numbers))
@@ -287,31 +333,29 @@ class SoftnessEvidence:
         if check_mapping("state", state, "what state_dict gave").keys() != self.state_dict().keys():
             raise ValueError(f"state must have {list(self.state_dict())}, got {list(state)}")
         self._collect()
-        keys = [group.key for group in self._groups]
-        if not state["precision"].keys() >= set(keys):
-            raise ValueError(f"state must have precisions of {keys}, got those of {list(state['precision'])}")
-        determined = state["determined"]
-        self._learned = {key: Learned(of, determined.get(key, math.nan)) for key, of in state["precision"].items()}
+        precision, determined = state["precision"], state["determined"]
+        saved = {key: Learned(of, determined.get(key, math.nan)) for key, of in precision.items()}
+        for group in self._groups:
+            known = saved.get(group.key, saved.get(group.former_key))
+            if known is None:
+                keys = [group.key for group in self._groups]
+                raise ValueError(f"state must have precisions of {keys}, got those of {list(precision)}")
+            saved[group.key] = known
+        self._learned = saved
         vars(self._likelihood).update((name, state[name]) for name in ("noise", "outputs", "weight"))
         self._generator.set_state(state["generator"].cpu())
         self._set_factors()
 
     def _collect(self) -> None:
         """Find the soft weights that learn; what is known of a group stays."""
-        self._groups = soft_groups(self.network)
-        soft = {id(parameter) for group in self._groups for parameter, _ in group.weights.entries}
-        self._parameters = {name: of for name, of in self.network.named_parameters() if id(of) in soft}
+        self._soft = SoftWeights(self.network)
+        self._groups = self._soft.groups
         self._learned = {group.key: Learned() for group in self._groups} | self._learned
         self._set_factors()
 
     def _current_groups(self) -> list[SoftGroup]:
         """Return the groups of the parameters that the network has now."""
-        try:
-            named = self._parameters.items()
-            is_current = all(attrgetter(name)(self.network) is of and of.requires_grad for name, of in named)
-        except AttributeError:
-            is_current = False
-        if not is_current:
+        if not self._soft.is_current():
             self._collect()  # load_state_dict(…, assign=True), for one, puts other parameters in their places
         return self._groups
 
@@ -332,45 +376,14 @@ class SoftnessEvidence:
         self._factors = self._factors.to(weights.device, torch.promote_types(weights.dtype, torch.float32))
         return self._factors
 
-    def _weights(self) -> Tensor:
-        """Return α of all groups, one after the other."""
-        return taken(self._groups, {id(parameter): parameter.flatten() for parameter in self._parameters.values()})
-
-    def _fisher(self, likelihood: Likelihood, inputs: Any, targets: Tensor | None) -> Tensor:
-        """Return rows G with GᵀG = H; with targets of a regression find its noise and the weight of an output first."""
-        if likelihood.name == "gaussian":
-            if targets is None:
-                raise ValueError("targets must be given where likelihood='gaussian': they say how large the noise is")
-            with torch.no_grad():
-                likelihood.fit(float(joined_over_processes(self._losses(inputs, targets, likelihood)).mean()))
-        rows = self._gradients(likelihood, inputs)
-        if targets is not None and likelihood.is_weighted:
-            rows = likelihood.weighted(rows, self._gradients(likelihood, inputs, targets))
-        return rows
-
-    def _gradients(self, likelihood: Likelihood, inputs: Any, targets: Tensor | None = None) -> Tensor:
-        """Return rows G with GᵀG = H, of the inputs of all processes, in double precision; or those of residuals."""
-        parameters, rows = list(self._parameters.values()), []
-        parts = repeat(None) if targets is None else targets.split(_CHUNK)
-        for arguments, wanted in zip(input_chunks(inputs, _CHUNK), parts, strict=False):
-            direction = partial(likelihood.direction, generator=self._generator, targets=wanted)
-            with torch.enable_grad():
-                found = gradients(self.network, parameters, arguments, direction)
-            values = {id(of): part.reshape(len(part), -1) for of, part in zip(parameters, found, strict=True)}
-            rows.append(taken(self._groups, values).detach().cpu().double())
-        return fisher_rows(joined_over_processes(torch.cat(rows)), self.observations)
+    def _batch(self, inputs: Any, targets: Tensor | None) -> Batch:
+        return Batch(self.network, inputs, targets, self._output)
 
     def _losses(self, inputs: Any, targets: Tensor, likelihood: Likelihood) -> Tensor:
         """Return the negative log likelihood of each input, (batch,)."""
-        count = len(first_input(inputs))
-        if len(targets) != count:
-            raise ValueError(f"targets must be as many as inputs (={count}), got {len(targets)}")
-        found = []
-        with in_eval_mode(self.network):
-            for arguments, wanted in zip(input_chunks(inputs, _LARGE_CHUNK), targets.split(_LARGE_CHUNK), strict=True):
-                found.append(likelihood.losses(output_of(self.network, arguments), wanted).double())
-        return torch.cat(found)
+        return self._batch(inputs, targets).losses(likelihood)
 
     def _check_updated(self, name: str) -> None:
-        if any(learned.rows is None for learned in self._present()):
+        known = zip(self._groups, self._present(), strict=True)
+        if any(of.rows is None or of.rows.shape[1] != group.size for group, of in known):
             raise RuntimeError(f"{name} needs what an update learns: call update(inputs) before")

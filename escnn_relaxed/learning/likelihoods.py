@@ -8,22 +8,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..checks import check_choice
+from ..checks import check_choice, check_integer
 
 _LEAST_NOISE = 1e-30
 # At this variance log p has no constant, beside which the squares of small residuals would be lost in float32.
 _UNIT_NOISE = 1 / (2 * math.pi)
 LIKELIHOODS = "categorical", "binary", "gaussian"
+# The class of outputs that torch's cross_entropy leaves out, unless another one is given.
+IGNORE_INDEX = -100
+_LEAST_INTEGER = -(2**63)
 
 
 class Likelihood:
     """One of the likelihoods that torch's losses are of."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, ignore_index: int = IGNORE_INDEX) -> None:
         self.name = check_choice("likelihood", name, LIKELIHOODS)
+        self.ignore_index = check_integer("ignore_index", ignore_index, _LEAST_INTEGER)
+        if name != "categorical" and ignore_index != IGNORE_INDEX:
+            raise ValueError(
+                f"ignore_index must be {IGNORE_INDEX} where likelihood={name!r}, since torch's loss leaves nothing "
+                f"out, got {ignore_index}"
+            )
         self.noise = _UNIT_NOISE  # the variance of a Gaussian
         self.weight = 1.0  # of each output: below 1 where the errors of an input's outputs go together
-        self.outputs = 1  # over how many of an input the loss is a mean, by the last output
+        self.outputs = 1.0  # over how many of an input the loss is a mean, by the last output, or by count
 
     @property
     def unit(self) -> float:
@@ -43,7 +52,9 @@ class Likelihood:
         """Return the negative log likelihood of each input, (batch,)."""
         self._check(output)
         if self.name == "categorical":
-            each = functional.cross_entropy(output, targets, reduction="none")
+            # torch takes no class to leave out beside a chance of each class.
+            void = IGNORE_INDEX if targets.is_floating_point() else self.ignore_index
+            each = functional.cross_entropy(output, self._checked(targets, output), ignore_index=void, reduction="none")
         elif targets.shape != output.shape:
             wanted, given = tuple(output.shape), tuple(targets.shape)
             raise ValueError(f"targets must have the shape of the outputs, {wanted}, got {given}")
@@ -54,9 +65,12 @@ class Likelihood:
         return self.weight * each.reshape(len(each), -1).sum(1)
 
     def direction(self, output: Tensor, generator: torch.Generator, targets: Tensor | None = None) -> Tensor:
-        """Return numbers like the output, drawn with its Fisher matrix at weight 1; of targets the Gaussian's slope."""
+        """Return numbers like the output, drawn with its Fisher matrix at weight 1, and 0 where targets are void.
+
+        Of the targets of a Gaussian they are the slope.
+        """
         self._check(output)
-        if targets is not None:
+        if self.name == "gaussian" and targets is not None:
             return (targets - output) / self.noise
         # The slope of the loss at a drawn label has this covariance, too, but of a sure network it is nearly 0 in most
         # draws. These numbers have their usual size in every draw.
@@ -67,7 +81,23 @@ class Likelihood:
             return signs * (output.sigmoid() * (-output).sigmoid()).sqrt()
         chances = output.softmax(1)
         roots = chances.sqrt() * signs
-        return roots - chances * roots.sum(1, keepdim=True)
+        found = roots - chances * roots.sum(1, keepdim=True)
+        if targets is None:
+            return found
+        targets = self._checked(targets, output)
+        return found if targets.is_floating_point() else found * (targets != self.ignore_index).unsqueeze(1)
+
+    def counts(self, targets: Tensor) -> Tensor:
+        """Return how many outputs of each input the loss counts, (batch,), after a pass with them."""
+        if self.name != "categorical" or targets.is_floating_point():
+            return torch.full((len(targets),), float(self.outputs), dtype=torch.float64, device="cpu")
+        return (targets != self.ignore_index).reshape(len(targets), -1).sum(1).cpu().double()
+
+    def count(self, counts: Tensor) -> None:
+        """Take for the outputs of an input the mean of what the loss counts."""
+        self.outputs = float(counts.mean())
+        if not self.outputs:
+            raise ValueError(f"targets must have classes, got ignore_index (={self.ignore_index}) everywhere")
 
     def weighted(self, rows: Tensor, residual_rows: Tensor) -> Tensor:
         """Find what an output weighs, and return the rows of H, given at weight 1, with that weight."""
@@ -86,3 +116,21 @@ class Likelihood:
                     f"{tuple(output.shape)}"
                 )
         self.outputs = output[0].numel() // classes
+
+    def _checked(self, targets: Tensor, output: Tensor) -> Tensor:
+        """Return the targets of classes beside their output: whole numbers, or a chance of each class."""
+        is_whole = not targets.is_floating_point()
+        wanted = (len(output), *output.shape[2:]) if is_whole else tuple(output.shape)
+        if targets.shape != wanted:
+            kind = "classes" if is_whole else "chances of classes"
+            raise ValueError(f"targets must be {kind} of shape {wanted}, got {tuple(targets.shape)}")
+        targets = targets.to(output.device)
+        if is_whole:
+            others = targets[targets != self.ignore_index]
+            if len(others) and not 0 <= int(others.min()) <= int(others.max()) < output.shape[1]:
+                wrong = others[(others < 0) | (others >= output.shape[1])][0].item()
+                raise ValueError(
+                    f"targets must be from 0 to {output.shape[1] - 1}, or ignore_index (={self.ignore_index}) where "
+                    f"the loss leaves them out, got {wrong}"
+                )
+        return targets

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,29 +18,66 @@ from torch import Tensor, distributed, nn
 from ..kernel.config import WeightGroup
 from ..layer.input_gradients import LayerCall, input_gradients
 from ..layer.relaxed_layer import RelaxedLayer
-from ..network.relaxed_layers import first_input, first_module, input_chunks, relaxed_layers, tensor_of
+from ..measure.forward_probe import Output
+from ..network.relaxed_layers import first_input, first_module, input_chunks, relaxed_layers
 
 # The part of a gradient that gradients of single inputs may miss: far above rounding, even in half precision.
 _MOST_MISSED = 0.1
+# Below this many units in the last place of the terms that make it up a gradient is rounding.
+_ROUNDING = 16
 
 
 @dataclass(frozen=True)
 class SoftGroup:
     """The soft weights of a layer that learn, of some subgroups."""
 
-    layer: str  # the first that has them
+    layer: str  # the first that has them and is soft
     weights: WeightGroup
     layers: list[str]  # all that share them
+    key: str  # a name among all groups: whatever is hardened or frozen, the weights have the same one
 
-    @cached_property
-    def key(self) -> str:
-        """A name among all groups."""
+    @property
+    def former_key(self) -> str:
+        """The key in states of older versions, in which groups of one layer and subgroup had the same."""
         return f"{self.layer}/{self.weights.name}"
 
     @cached_property
     def size(self) -> int:
         """Number n of weights."""
         return sum(len(places) for _, places in self.weights.entries)
+
+
+class SoftWeights:
+    """The soft weights of a network that learn, with what decides which these are."""
+
+    def __init__(self, network: nn.Module) -> None:
+        layers = relaxed_layers(network)
+        _check_whole(network, layers)
+        self.groups = soft_groups(network)
+        learning = {id(parameter) for group in self.groups for parameter, _ in group.weights.entries}
+        every = learning | {id(parameter) for layer in layers.values() for parameter in layer.soft_parameters()}
+        named = {name: of for name, of in network.named_parameters(remove_duplicate=False) if id(of) in every}
+        self.parameters = list({id(of): of for of in named.values() if id(of) in learning}.values())
+        self._network = network
+        self._learns = {name: (of, of.requires_grad) for name, of in named.items()}
+        self._hardened = {name: (layer, layer.hardened) for name, layer in layers.items()}
+
+    def is_current(self) -> bool:
+        """Whether the network still has the same parameters, frozen alike, and layers that are strict in the same."""
+        try:
+            return all(
+                attrgetter(name)(self._network) is of and of.requires_grad == learns
+                for name, (of, learns) in self._learns.items()
+            ) and all(
+                self._network.get_submodule(name) is layer and layer.hardened == hardened
+                for name, (layer, hardened) in self._hardened.items()
+            )
+        except AttributeError:
+            return False
+
+    def values(self) -> Tensor:
+        """Return α of all groups, one after the other."""
+        return taken(self.groups, {id(parameter): parameter.flatten() for parameter in self.parameters})
 
 
 def taken(groups: Sequence[SoftGroup], values: Mapping[int, Tensor]) -> Tensor:
@@ -57,34 +98,90 @@ def multiply(groups: Sequence[SoftGroup], factors: Tensor) -> None:
 def soft_groups(network: nn.Module) -> list[SoftGroup]:
     """Return the groups of a network, each once; what is frozen or hardened is in none."""
     groups: list[SoftGroup] = []
-    # The number of the group that each entry of a parameter is in.
-    known: dict[int, Tensor] = {}
+    keys: list[str] = []
+    # The number of the group that each entry of a parameter is in, and of the first key that it had: the one of a layer
+    # that may be hardened, while another that shares the weights is soft.
+    known, owners = dict[int, Tensor](), dict[int, Tensor]()
     for name, layer in relaxed_layers(network).items():
-        for weights in layer.weight_groups():
-            own = []
+        for key, weights in _keyed_groups(name, layer):
+            is_gone, own = weights.is_gone(layer.hardened), []
             for parameter, places in weights.entries:
-                if not parameter.requires_grad:
-                    continue
                 here = places.to(parameter.device)
-                numbers = known.setdefault(id(parameter), torch.full((parameter.numel(),), -1, device=here.device))
+                unknown = torch.full((parameter.numel(),), -1, device=here.device)
+                owner = owners.setdefault(id(parameter), unknown)
+                owner[here[owner[here] < 0]] = len(keys)
+                if is_gone or not parameter.requires_grad:
+                    continue
+                numbers = known.setdefault(id(parameter), unknown.clone().fill_(-1))
                 for number in set(numbers[here].tolist()) - {-1}:
                     groups[number].layers.append(name)
                 fresh = here[numbers[here] < 0]
                 numbers[fresh] = len(groups)
                 if len(fresh):
                     own.append((parameter, fresh))
+            keys.append(key)
             if own:
-                groups.append(SoftGroup(name, weights._replace(entries=own), [name]))
+                parameter, places = own[0]
+                first = keys[int(owners[id(parameter)][places[0]])]
+                is_free = all(group.key != first for group in groups)
+                groups.append(SoftGroup(name, weights._replace(entries=own), [name], first if is_free else key))
     return groups
 
 
-def output_of(network: nn.Module, arguments: tuple[Any, ...]) -> Tensor:
-    """Return the output of a network as a tensor; a plain batch becomes the fields that a sequence or a layer takes."""
+def _keyed_groups(name: str, layer: RelaxedLayer) -> Iterator[tuple[str, WeightGroup]]:
+    """Yield the groups of a layer with keys of layer and subgroup, and of the part where several have one subgroup."""
+    parts = Counter[str]()
+    for weights in layer.weight_groups():
+        key = f"{name}/{weights.name}"
+        parts[key] += 1
+        yield key if parts[key] == 1 else f"{key}/{parts[key]}", weights
+
+
+def _check_whole(network: nn.Module, layers: Mapping[str, RelaxedLayer]) -> None:
+    """Raise a ``ValueError`` for layers whose weights are spread over processes."""
+    wrappers = [module for module in network.modules() if type(module).__name__ == "FullyShardedDataParallel"]
+    inside = {id(module) for wrapper in wrappers for module in wrapper.modules()}
+    for name, layer in layers.items():
+        if layer.gates:
+            raise ValueError(
+                f"network: a gate is on the softness of {name!r}, and the evidence is that of softness without one: "
+                f"remove it first"
+            )
+        # A DTensor, as fully_shard makes them, has placements.
+        if id(layer) in inside or any(hasattr(parameter, "placements") for parameter in layer.parameters()):
+            raise ValueError(
+                f"network: the weights of {name!r} are sharded over processes, as by fully_shard, and the evidence "
+                f"needs those of relaxed layers whole in each process: take DistributedDataParallel, or shard other "
+                f"modules alone"
+            )
+
+
+def check_arguments(network: nn.Module, inputs: Any) -> None:
+    """Raise a ``TypeError`` for inputs that are not all arguments of the network's forward."""
+    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+    try:
+        inspect.signature(network.forward).bind(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"inputs must be all arguments of the forward of {type(network).__name__}, of several a tuple: {error}"
+        ) from None
+
+
+def output_of(network: nn.Module, arguments: tuple[Any, ...], output: Output = None) -> Tensor:
+    """Return the tensor of a network's output; a plain batch becomes the fields that a sequence or a layer takes."""
     first: Any = first_module(network)
     takes_fields = type(first).forward is SequentialModule.forward or isinstance(first, RelaxedLayer)
     batch, *others = arguments
     given = first.in_type(batch) if takes_fields and isinstance(batch, Tensor) else batch
-    return tensor_of(network(given, *others), "network: its output")
+    returned = network(given, *others)
+    picked = returned if output is None else output(returned)
+    if isinstance(picked, GeometricTensor):
+        return picked.tensor
+    if isinstance(picked, Tensor):
+        return picked
+    source = "network: its output" if output is None else "output: what it gives"
+    hint = ": pick a tensor of it by output=lambda returned: …" if output is None else ""
+    raise TypeError(f"{source} must be a tensor or a GeometricTensor, got {type(picked).__name__}{hint}")
 
 
 def gradients(
@@ -92,6 +189,7 @@ def gradients(
     parameters: Sequence[nn.Parameter],
     arguments: tuple[Any, ...],
     direction: Callable[[Tensor], Tensor],
+    pick: Output = None,
 ) -> list[Tensor]:
     """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter."""
     # One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer
@@ -115,7 +213,7 @@ def gradients(
     try:
         # A compiled network would leave the hooks out of its graph.
         with torch.compiler.set_stance("force_eager"):
-            output = output_of(network, arguments)
+            output = output_of(network, arguments, pick)
     finally:
         for handle in handles:
             handle.remove()
@@ -127,28 +225,54 @@ def gradients(
         )
     if not noted or not output.requires_grad:
         raise ValueError("network: its output does not depend on the soft weights of its layers")
+    along = direction(output.detach())
     if count > 1 and any(len(call.features) != count for call in noted):
         # Where a layer sees several images of an input, each input goes through the network alone.
-        alone = [gradients(network, parameters, one, direction) for one in input_chunks(arguments, 1)]
+        pairs = zip(input_chunks(arguments, 1), map(_always, along.split(1)), strict=True)
+        alone = [gradients(network, parameters, one, of_one, pick) for one, of_one in pairs]
         return [torch.cat(of) for of in zip(*alone, strict=True)]
-    product = (output * direction(output.detach())).sum()
     sources = [*(call.output for call in noted), *parameters]
-    slopes = torch.autograd.grad(product, sources, materialize_grads=True)
+    slopes = torch.autograd.grad((output * along).sum(), sources, materialize_grads=True)
     slopes, wholes = slopes[: len(noted)], slopes[len(noted) :]
     found = {id(parameter): parameter.new_zeros(count, *parameter.shape) for parameter in parameters}
+    sizes = dict.fromkeys(found, 0.0)
     for call, slope in zip(noted, slopes, strict=True):
         own = {name: parameter for name, parameter in call.layer.named_parameters() if id(parameter) in wanted}
+        size = _norm(slope) * _norm(call.output)
         for name, of_inputs in input_gradients(call, slope, own, count).items():
             found[id(own[name])] += of_inputs
+            sizes[id(own[name])] += size
     rows = [found[id(parameter)] for parameter in parameters]
-    for whole, of_inputs in zip(wholes, rows, strict=True):
-        if (of_inputs.sum(0) - whole).norm() > _MOST_MISSED * torch.maximum(of_inputs.norm(), whole.norm()):
+    _check_complete(wholes, rows, [sizes[id(parameter)] for parameter in parameters])
+    return rows
+
+
+def _always(value: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda _: value
+
+
+def _check_complete(wholes: Sequence[Tensor], rows: Sequence[Tensor], sizes: Sequence[float]) -> None:
+    """Raise a ``ValueError`` where gradients of single inputs do not add up to the whole ones, but for rounding.
+
+    Sizes are those of the terms that each gradient is a sum of.
+    """
+    norms = [_norm(of_inputs) for of_inputs in rows]
+    of_all = math.hypot(*norms)
+    for whole, of_inputs, norm, size in zip(wholes, rows, norms, sizes, strict=True):
+        # A gradient that is truly 0 is all rounding: that of a soft part that the mean over all pixels takes away.
+        epsilon = torch.finfo(whole.dtype).eps
+        rounding = max(_ROUNDING * epsilon * size, epsilon**0.5 * of_all)
+        if _norm(of_inputs.sum(0) - whole) > max(_MOST_MISSED * norm, _MOST_MISSED * _norm(whole), rounding):
             raise ValueError(
                 "network: its output depends on soft weights in other ways than by calls of their layers, or equal "
                 "calls give other outputs: call each layer as layer(x), not by layer.forward(x) or its filters, and "
                 "take sampling='random' or 'grid' for a ContinuousKernel"
             )
-    return rows
+
+
+def _norm(tensor: Tensor) -> float:
+    """Return ‖tensor‖, whose square may be beyond half precision."""
+    return float(torch.linalg.vector_norm(tensor.detach(), dtype=torch.promote_types(tensor.dtype, torch.float32)))
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:

@@ -1,0 +1,111 @@
+"""What a batch of data says of soft weights: rows of their Fisher matrix, and the losses of single inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..measure.forward_probe import Output
+from ..network.relaxed_layers import first_input, in_eval_mode, input_chunks
+from .likelihoods import Likelihood
+from .posterior import fisher_rows
+from .soft_gradients import SoftWeights, check_arguments, gradients, output_of, taken
+
+# Inputs at a time, for gradients of single ones and for losses.
+_CHUNK, _LARGE_CHUNK = 32, 256
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of a network, a batch or a tuple of all arguments, with their targets."""
+
+    network: nn.Module
+    inputs: Any
+    targets: Tensor | None
+    output: Output = None  # picks the tensor of the likelihood from what the network returns
+
+    def check(self, likelihood: Likelihood, fewest: int, most: int) -> None:
+        """Check the arguments of the network, the number of inputs, and that there are targets where they are needed.
+
+        Raises:
+            TypeError: for an argument of the wrong type.
+            ValueError: for another number of inputs or targets, and for a regression without targets.
+        """
+        count = len(first_input(self.inputs))
+        if not fewest <= count <= most:
+            raise ValueError(f"inputs must be {fewest} or more, and no more than observations (={most}), got {count}")
+        check_arguments(self.network, self.inputs)
+        if self.targets is not None:
+            _check_targets(self.targets, count)
+        elif likelihood.name == "gaussian":
+            raise ValueError("targets must be given where likelihood='gaussian': they say how large the noise is")
+
+    def losses(self, likelihood: Likelihood) -> Tensor:
+        """Return the negative log likelihood of each input, (batch,)."""
+        targets = _check_targets(self.targets, len(first_input(self.inputs)))
+        found = []
+        with in_eval_mode(self.network):
+            chunks = input_chunks(self.inputs, _LARGE_CHUNK)
+            for arguments, wanted in zip(chunks, targets.split(_LARGE_CHUNK), strict=True):
+                found.append(likelihood.losses(output_of(self.network, arguments, self.output), wanted).double())
+        return torch.cat(found)
+
+    def fisher_rows(
+        self,
+        soft: SoftWeights,
+        likelihood: Likelihood,
+        observations: int,
+        generator: torch.Generator,
+        joined: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """Return rows G with GᵀG = H of all observations; find what outputs weigh, and how many of an input count.
+
+        Args:
+            soft: the weights.
+            likelihood: of which noise, weight and number of outputs are set.
+            observations: N.
+            generator: of the draws from the prediction.
+            joined: makes of a tensor of this batch's inputs that of the batches of all processes.
+        """
+
+        def rows_of(targets: Tensor | None) -> Tensor:
+            return fisher_rows(joined(self._gradients(soft, likelihood, generator, targets)), observations)
+
+        if self.targets is None or likelihood.name != "gaussian":
+            rows = rows_of(self.targets)
+            if self.targets is not None:
+                likelihood.count(joined(likelihood.counts(self.targets)))
+            return rows
+        with torch.no_grad():
+            likelihood.fit(float(joined(self.losses(likelihood)).mean()))
+        rows = rows_of(None)
+        return likelihood.weighted(rows, rows_of(self.targets)) if likelihood.is_weighted else rows
+
+    def _gradients(
+        self, soft: SoftWeights, likelihood: Likelihood, generator: torch.Generator, targets: Tensor | None
+    ) -> Tensor:
+        """Return the gradients of each input, (batch, weights), in double precision, along what is drawn."""
+        rows = []
+        parts = repeat(None) if targets is None else targets.split(_CHUNK)
+        for arguments, wanted in zip(input_chunks(self.inputs, _CHUNK), parts, strict=False):
+            direction = partial(likelihood.direction, generator=generator, targets=wanted)
+            with torch.enable_grad():
+                found = gradients(self.network, soft.parameters, arguments, direction, self.output)
+            values = {id(of): part.reshape(len(part), -1) for of, part in zip(soft.parameters, found, strict=True)}
+            rows.append(taken(soft.groups, values).detach().cpu().double())
+        return torch.cat(rows)
+
+
+def _check_targets(targets: Any, count: int) -> Tensor:
+    """Return the targets of so many inputs, checked."""
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"targets must be a tensor, got {type(targets).__name__}")
+    if not targets.dim() or len(targets) != count:
+        raise ValueError(f"targets must be as many as inputs (={count}), got {len(targets) if targets.dim() else 1}")
+    return targets
