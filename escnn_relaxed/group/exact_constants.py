@@ -57,6 +57,10 @@ class ExactConstants(nn.Module):
         """Return the float64 or integer values of the constant ``name``, in main memory, not to be written to."""
         return self._masters[name]
 
+    def single(self, name: str) -> Tensor:
+        """Return the values of the constant ``name`` for dtypes below float64, in main memory, not to be written to."""
+        return self._singles.get(name, self._masters[name])
+
     def constant(self, name: str) -> Tensor:
         """Return the constant ``name`` in the dtype and on the device of the module."""
         return getattr(self, name)

@@ -19,6 +19,7 @@ from ..kernel.steerable_basis import SteerableBasis
 from ..kernel.strict import RelaxingKernel
 from ..layer.arguments import SOFTENING, check_keywords, check_softness
 from ..layer.relaxed_layer import RelaxedLayer
+from ..layer.state_dict import change_of_basis
 from ..on_escnn.sampled_basis import as_escnn_builds
 from .relaxed_layers import RELAXABLE, RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers
 
@@ -183,7 +184,7 @@ def _relaxed(strict: StrictLayer, parameters: dict[int, nn.Parameter], softening
     else:
         config = layer.kernel.config
         shape = config.in_type, config.out_type, config.kernel_size, config.dilation
-        layer.kernel.basis = SteerableBasis(*shape, strict.basisexpansion)
+        layer.kernel.basis = SteerableBasis(*shape, strict.basisexpansion, as_held=True)
     layer.weights = parameters[id(strict.weights)]
     if layer.bias is not None:
         layer.bias = parameters[id(strict.bias)]
@@ -253,8 +254,7 @@ def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:
 def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis: Mapping[str, Any]) -> nn.Module:
     """Return escnn's layer with the parameters of a layer, and with its basis in its precision."""
     built = _with_the_same_basis(name, layer, basis)
-    # escnn shares bases between layers: a cast of this one must not change the others.
-    strict = copy.deepcopy(built).to(layer.weights)
+    strict = built.to(layer.weights)
     for block, values in _bases(strict, layer):
         block.sampled_basis.copy_(values)
     strict.weights = parameters[id(layer.weights)]
@@ -276,7 +276,8 @@ def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any
     build = _ESCNN_FORMS[type(layer)]
     known = inspect.signature(build).parameters
     arguments = {name: getattr(layer, name) for name in _GEOMETRY if name in known}
-    arguments |= {"bias": layer.bias is not None, "initialize": False}
+    # Of a basis of its own, since a network may have loaded another one into that which layers share.
+    arguments |= {"bias": layer.bias is not None, "initialize": False, "recompute": True}
     found = "an empty basis"
     for given in ({}, {key: value for key, value in basis.items() if key in known}):
         try:
@@ -287,7 +288,7 @@ def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any
                 raise
             continue
         if built.basisexpansion._weights_ranges == layer.basisexpansion._weights_ranges and all(
-            torch.allclose(block.sampled_basis.to(values), values, rtol=0, atol=_SAME_BASIS)
+            _holds_the_same_kernels(block.sampled_basis.to(values).flatten(1), values.flatten(1))
             for block, values in _bases(built, layer)
         ):
             return built
@@ -298,6 +299,13 @@ def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any
         f"{name}: escnn's {build.__name__} has {found} with {words}: give what {name} was built with, of "
         f"{', '.join(_BASIS)}{ring}"
     )
+
+
+def _holds_the_same_kernels(built: Tensor, own: Tensor) -> bool:
+    """Whether two bases are the same, or span the same kernels, as that of a state from elsewhere does."""
+    if built.shape != own.shape:
+        return False
+    return bool((built - own).abs().max() < _SAME_BASIS) or change_of_basis(own, built) is not None
 
 
 def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:
