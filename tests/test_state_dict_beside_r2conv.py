@@ -148,7 +148,8 @@ def test_state_of_far_taps_loads(space: str, kernel_size: int, dilation: int, ke
 
 def test_samples_that_are_rounding_are_warned_of() -> None:
     checks._warned.clear()
-    with pytest.warns(UserWarning, match=r"regular to regular with errors of up to 0\.27 at taps .* about 3 / dilation"):
+    message = r"regular to regular with errors of up to 0\.27 at taps .* about 3 / dilation"
+    with pytest.warns(UserWarning, match=message):
         RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3, dilation=6, recompute=True)
     RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3, dilation=6, frequencies_cutoff=0.5)
 

@@ -44,7 +44,7 @@ class GridExactBasis(NamedTuple):
         held = samples.detach().double().cpu().numpy().reshape(len(samples), -1)
         near = max(_SAME, torch.finfo(samples.dtype).eps * float(np.abs(held).max()))
         exact = self.values.reshape(len(self.values), -1)
-        alternatives = [(exact, self.orbits)]
+        alternatives: list[tuple[NDArray[Any], NDArray[np.int64] | None]] = [(exact, self.orbits)]
         if self.single is not None:
             alternatives.append((self.single.reshape(exact.shape), None))
         return any(_largest_difference(held, *of) < near for of in alternatives)
@@ -125,9 +125,7 @@ def _exact(
     return GridExactBasis(values.take(orbits, axis=1).reshape(single.shape), single, None, *facts)
 
 
-def _largest_difference(
-    entries: NDArray[Any], values: NDArray[Any], orbits: NDArray[np.int64] | None = None
-) -> float:
+def _largest_difference(entries: NDArray[Any], values: NDArray[Any], orbits: NDArray[np.int64] | None = None) -> float:
     """Return the largest difference of entries (B, …) and values, which may be those of their orbits."""
     # One element after the other, since a basis may be large.
     pairs = zip(entries, values if orbits is None else (of[orbits] for of in values), strict=True)

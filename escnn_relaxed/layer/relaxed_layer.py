@@ -288,7 +288,7 @@ class RelaxedLayer(EquivariantModule):
             >>> round(layer.softness().item(), 4), round(layer.softness("rotation").item(), 4)
             (0.05, 0.0)
         """
-        wanted = check_subgroups(subgroups)
+        wanted = check_subgroups(*subgroups)
         pixels = None if size is None else check_size("size", size, self.kernel.config.domain.dimension)
         with full_precision(self.like):
             kernel, weights = at_least_single(self.kernel, self.weights)
@@ -337,7 +337,7 @@ class RelaxedLayer(EquivariantModule):
             >>> layer.softness().item()
             0.0
         """
-        self.hardened = joint(self.hardened, check_subgroups(subgroups))
+        self.hardened = joint(self.hardened, check_subgroups(*subgroups))
 
     def check_equivariance(
         self, atol: float = 0.1, rtol: float = 0.1, assertion: bool = True, verbose: bool = True, device: str = "cpu"

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.state_dict import describe_fields
-from ..network.relaxed_layers import frequency_energy, relaxed_layers, strict_layers
+from ..network.relaxed_layers import frequency_energy, own_modules, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
 from .measured_network import Data, Shifts
 from .reports import Report, plain_table
@@ -60,8 +60,9 @@ class RelaxationSummary(Report):
 
     Attributes:
         rows: in the order of the network's modules.
-        strict: names of escnn's linear maps, which nothing relaxes, by their class, ``"R2Conv"`` for instance.
+        strict: names of escnn's layers with weights, which nothing relaxes, by their class, ``"R2Conv"`` for instance.
         totals: numbers of parameters and of soft ones, those that layers share once; sums of the rows by default.
+        own: names of your own modules with weights, of which nothing is known, by their class.
 
     Example:
         >>> frequency, softness = {"rotation": (0.25,)}, {"rotation": 0.01, "all": 0.01}
@@ -77,6 +78,7 @@ class RelaxationSummary(Report):
     rows: tuple[LayerSummary, ...]
     strict: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     totals: tuple[int, int] | None = None
+    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         columns = {header: text for header, text in _COLUMNS.items() if any(map(text, self.rows))}
@@ -91,8 +93,10 @@ class RelaxationSummary(Report):
             strict = every - soft
             ratio = f" ({100 * soft / strict:.1f} % more)" if strict else ""
             below.append(f"parameters: {strict:,} strict, {soft:,} soft{ratio}")
-        for kind, names in self.strict.items():
-            below.append(textwrap.fill(f"strict {kind}: {', '.join(names)}", _WIDTH, subsequent_indent="  "))
+        for what, by_class in (("strict", self.strict), ("your own", self.own)):
+            for kind, names in by_class.items():
+                line = f"{what} {kind}: {', '.join(names)}"
+                below.append(textwrap.fill(line, _WIDTH, subsequent_indent="  "))
         return "\n".join(below)
 
 
@@ -100,7 +104,8 @@ class RelaxationSummary(Report):
 def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldType | None = None) -> RelaxationSummary:
     """Return a row for each relaxed layer of a network: its fields, ω′, parameters, softness and measured errors.
 
-    Below the rows stand escnn's own linear maps that the network has left, which are strict.
+    Below the rows stand escnn's own layers with weights, which are strict, and your own modules with weights, of which
+    nothing is known.
 
     Args:
         network: any module.
@@ -140,7 +145,7 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
         sum({id(value): value.numel() for layer in layers.values() for value in parameters(layer)}.values())
         for parameters in (RelaxedLayer.parameters, RelaxedLayer.soft_parameters)
     )
-    return RelaxationSummary(tuple(rows), strict_layers(network), (every, soft))
+    return RelaxationSummary(tuple(rows), strict_layers(network), (every, soft), own_modules(network))
 
 
 @torch.no_grad()

@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, TypeAlias, TypeGuard, get_args
 
+import numpy as np
 import torch
 from escnn.nn import Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups
+from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..kernel.steerable_basis import SteerableBasis
 from ..kernel.strict import RelaxingKernel
@@ -21,7 +22,15 @@ from ..layer.arguments import SOFTENING, check_keywords, check_softness
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.state_dict import change_of_basis
 from ..on_escnn.sampled_basis import as_escnn_builds
-from .relaxed_layers import RELAXABLE, RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers
+from .relaxed_layers import (
+    NO_SOFT_FORM,
+    RELAXABLE,
+    RELAXED_FORMS,
+    Relaxed,
+    copied_parameters,
+    copy_network,
+    relaxed_layers,
+)
 
 # A layer that can be relaxed: escnn's, or a strict one of this package.
 StrictLayer: TypeAlias = Relaxed | R2Conv | R2ConvTransposed | R3Conv | R3ConvTransposed | Linear
@@ -38,7 +47,7 @@ def relax_network(
     the trained kernel stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network`
     returns the kernel to the last bit (in double precision to 1e-7, because escnn samples its basis in single
     precision). A layer with hooks, parametrizations, or methods, parameters or buffers of a subclass is refused, since
-    these would be lost.
+    these would be lost. A layer without a soft form, as ``R3IcoConv``, stays as it is, with a warning.
 
     Args:
         network: any module. Names of modules stay, and so do layers that are soft already. Weights and biases that
@@ -72,14 +81,29 @@ def relax_network(
         if concerned:
             raise ValueError(f"where must pick a layer of the network, which has {[name for name, _ in concerned]}")
         raise ValueError(f"network has none of {RELAXABLE} to relax, nor a layer of this package with relax=None")
+    picked = _with_a_soft_form(network, picked, warns=where is None)
     for name, layer in picked.items():
         _check_plain(name or "network", layer)
     parameters = copied_parameters(picked.values(), freeze)
-    relaxed = {id(layer): _relaxed(layer, parameters, softening) for layer in picked.values()}
+    relaxed = {id(layer): _relaxed(name or "network", layer, parameters, softening) for name, layer in picked.items()}
     return copy_network(network, {**relaxed, **parameters})
 
 
-def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Module:
+def _with_a_soft_form(network: nn.Module, picked: dict[str, StrictLayer], warns: bool) -> dict[str, StrictLayer]:
+    """Return the layers that have a soft form, unless none has; a warning names what else of escnn's has weights."""
+    unequal = {name for name, layer in picked.items() if len(set(np.ravel(getattr(layer, "stride", 1)))) > 1}
+    unequal = set() if len(unequal) == len(picked) else unequal  # the layer's own error says what is wrong
+    left = {name: "its strides differ" for name in unequal}
+    if warns:
+        left |= {name: "" for name, module in network.named_modules() if isinstance(module, NO_SOFT_FORM)}
+    modules = dict(network.named_modules())
+    words = [f"{name}, {type(modules[name]).__name__}{why and f' ({why})'}" for name, why in left.items()]
+    if words:
+        warn_once(f"relax_network leaves layers that have no soft form as they are: {'; '.join(words)}")
+    return {name: layer for name, layer in picked.items() if name not in unequal}
+
+
+def harden_network(network: nn.Module, subgroups: str | Collection[str] = ()) -> nn.Module:
     """Return a copy of a network in which every relaxed layer is its strict part PK, the nearest strict layer.
 
     Where its strict part is in the steerable basis, a layer is then that of ``relax=None``. A continuous one keeps its
@@ -90,11 +114,11 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
 
     Args:
         network: any module, a single layer too.
-        subgroups: only these of ``"rotation"``, ``"reflection"``, ``"translation"``; all by default. Layers then keep
-            their soft parts in the others.
+        subgroups: only this or these of ``"rotation"``, ``"reflection"``, ``"translation"``; all by default. Layers
+            then keep their soft parts in the others.
 
     Raises:
-        TypeError: for a network that is no module, or a name in place of a tuple of names.
+        TypeError: for a network that is no module, or subgroups that are no names.
         ValueError: for a name that is not of a subgroup, or a network without a relaxed layer.
 
     Example:
@@ -107,10 +131,10 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
         (True, 0.0)
     """
     relaxed_layers(network)
-    check_subgroups(subgroups)
+    names = check_subgroups(subgroups)
     hardened = copy_network(network)
     for layer in relaxed_layers(hardened).values():
-        layer.harden(*subgroups)
+        layer.harden(*names)
         strict = layer.kernel.strict_kernel()
         if layer.hardened == SUBGROUPS and strict is not layer.kernel:
             layer.kernel, layer.hardened = strict.train(layer.training), ()
@@ -119,6 +143,8 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
 
 def _can_be_relaxed(module: nn.Module, softening: Mapping[str, Any]) -> TypeGuard[StrictLayer]:
     """Return whether a module is a layer of escnn's, or a strict one with its weights, and may become soft."""
+    if isinstance(module, NO_SOFT_FORM):
+        return False
     if isinstance(module, Linear) and softening.get("relax") and not _without_translation(softening["relax"]):
         return False
     if isinstance(module, RelaxedLayer):
@@ -165,7 +191,7 @@ def _check_plain(name: str, module: StrictLayer) -> None:
     check_no_hooks(name, module, remedy)
 
 
-def _relaxed(strict: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
+def _relaxed(name: str, strict: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
     """Return a layer with the weights of a trained strict one, and a soft part that is 0 unless it is asked for."""
     arguments: dict[str, Any] = {"bias": strict.bias is not None, **softening}
     # The strict layers of this package are instances of escnn's classes, too.
@@ -176,7 +202,10 @@ def _relaxed(strict: StrictLayer, parameters: dict[int, nn.Parameter], softening
         arguments["relax"] = _without_translation(arguments["relax"])
     softness = check_softness(arguments.pop("initial_softness", None) or 0.0)
     build = next(relaxed for kind, relaxed in RELAXED_FORMS.items() if isinstance(strict, kind))
-    layer = build(strict.in_type, strict.out_type, **arguments).to(strict.weights)
+    try:
+        layer = build(strict.in_type, strict.out_type, **arguments).to(strict.weights)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}; `where` can leave the layer out") from error
     if layer.kernel.basis is None:
         raise ValueError(f"kernel must have a strict part in escnn's basis, for the trained weights, got {layer}")
     if isinstance(strict, Relaxed):

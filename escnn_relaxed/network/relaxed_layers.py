@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import torch
+from escnn import nn as enn
 from escnn.nn import GeometricTensor, Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 
@@ -27,6 +28,9 @@ RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
     R3ConvTransposed: RelaxedR3ConvTransposed,
     Linear: RelaxedLinear,
 }
+# escnn's other layers with weights of their own, which have no soft form; some need torch_geometric to be there.
+_UNRELAXED = ("R3IcoConv", "R3IcoConvTransposed", "R2PointConv", "R3PointConv", "TensorProductModule")
+NO_SOFT_FORM: tuple[type[nn.Module], ...] = tuple(getattr(enn, name) for name in _UNRELAXED if hasattr(enn, name))
 # The names of escnn's layers that can be relaxed.
 RELAXABLE = "escnn.nn." + ", ".join(kind.__name__ for kind in RELAXED_FORMS)
 
@@ -41,17 +45,29 @@ def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
 
 
 def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Return the names of escnn's linear maps, which nothing relaxes, by their class."""
-    found: dict[str, tuple[str, ...]] = {}
-    for kind in RELAXED_FORMS:
+    """Return the names of escnn's layers with weights, which nothing relaxes, by their class."""
+    kinds = (*NO_SOFT_FORM, *RELAXED_FORMS)  # some of the first are subclasses of others
+    found: dict[str, list[str]] = {}
+    for name, module in network.named_modules():
+        kind = next((kind for kind in kinds if isinstance(module, kind)), None)
         # Layers of this package are instances of escnn's classes, too.
-        named = [
-            name or "network"
-            for name, module in network.named_modules()
-            if isinstance(module, kind) and not isinstance(module, RelaxedLayer)
-        ]
-        if named:
-            found[kind.__name__] = tuple(named)
+        if kind is not None and not isinstance(module, RelaxedLayer):
+            found.setdefault(kind.__name__, []).append(name or "network")
+    order = [kind.__name__ for kind in (*RELAXED_FORMS, *NO_SOFT_FORM)]
+    return {kind: tuple(found[kind]) for kind in order if kind in found}
+
+
+def own_modules(network: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Return the names of the user's own modules with weights, of which nothing is known, by their class."""
+    inside = {id(part) for layer in network.modules() if isinstance(layer, RelaxedLayer) for part in layer.modules()}
+    found: dict[str, tuple[str, ...]] = {}
+    for name, module in network.named_modules():
+        is_own = type(module).__module__.partition(".")[0] not in ("torch", "escnn", __name__.partition(".")[0])
+        if is_own and id(module) not in inside and not isinstance(module, (*NO_SOFT_FORM, *RELAXED_FORMS)):
+            lists = [child for child in module.children() if isinstance(child, (nn.ParameterList, nn.ParameterDict))]
+            if any(any(True for _ in part.parameters(recurse=False)) for part in (module, *lists)):
+                kind = type(module).__name__
+                found[kind] = (*found.get(kind, ()), name or "network")
     return found
 
 
