@@ -109,14 +109,13 @@ def check_mapping(name: str, value: Any, kinds: str) -> dict[Any, Any]:
 
 def check_subgroups(*names: str | Collection[str]) -> tuple[str, ...]:
     """Return names of subgroups as a tuple, each given alone or with others in a collection; none means all."""
-    parts = [(part,) if isinstance(part, str) else check_sequence("subgroups", part, "names") for part in names]
-    given = tuple(name for part in parts for name in part)
+    given: list[str] = []
+    for part in names:
+        given += (part,) if isinstance(part, str) else check_sequence("subgroups", part, "names")
     for name in given:
-        if not isinstance(name, str):
-            raise TypeError(f"subgroups must be names, got {name!r}")
         if name not in SUBGROUPS:
             raise ValueError(f"subgroups must be of {list(SUBGROUPS)}, got {name!r}")
-    return given or SUBGROUPS
+    return tuple(given) or SUBGROUPS
 
 
 def check_module(name: str, value: Any) -> nn.Module:

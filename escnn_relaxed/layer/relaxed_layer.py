@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
 
 import torch
 from escnn.group import GroupElement
-from escnn.nn import EquivariantModule, FieldType, GeometricTensor
+from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -24,9 +24,10 @@ from ..torch_modes import full_precision
 from . import state_dict as states
 from .arguments import Softening, check_dtype, check_input, check_shape, check_softness, shown_arguments
 from .equivariance_check import check_equivariance
+from .expansion import ParameterExpansion
 
 
-class RelaxedLayer(EquivariantModule):
+class RelaxedLayer(ParameterExpansion):
     """A layer with a kernel that may be soft, a convolution or a linear map, with the interface of escnn's layers."""
 
     weights: nn.Parameter
@@ -84,6 +85,9 @@ class RelaxedLayer(EquivariantModule):
             follow(self, self.like)
         if kernel.is_random:
             kernel.draw()
+        if self.expands_itself:
+            bank, bias = self.one_filter_bank()
+            return GeometricTensor(integrate(input.tensor, bank, None, bias, self.geometry), self.out_type)
         if kernel.varies(self.hardened):
             if not kernel.is_factored:
                 check_dtype(input.tensor, self.like)
@@ -143,22 +147,6 @@ class RelaxedLayer(EquivariantModule):
         if not self.is_stationary:
             raise RuntimeError("filter_bank: this layer is soft in translation and has several, see filter_banks")
         return self._filters(None, self.hardened)[0]
-
-    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Return the filter bank and the bias of each channel, (C_out,), of a stationary layer, as ``R2Conv``.
-
-        The bias is None without trivial irreps in the output, or with ``bias=False``; of a linear map the bank is its
-        matrix, (C_out, C_in).
-
-        Example:
-            >>> from escnn import gspaces
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
-            >>> filter_bank, bias = RelaxedR2Conv(fields, fields, 3).expand_parameters()
-            >>> filter_bank.shape, bias.shape
-            (torch.Size([4, 4, 3, 3]), torch.Size([4]))
-        """
-        return self.filter_bank(), self.expanded_bias
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the output, (batch, C_in, H, W) → (batch, C_out, H_out, W_out), or a ``ValueError``.
@@ -265,7 +253,7 @@ class RelaxedLayer(EquivariantModule):
         """
         yield from self.kernel.soft_parameters()
 
-    def softness(self, *subgroups: str, size: int | tuple[int, ...] | None = None) -> Tensor:
+    def softness(self, *subgroups: str | Collection[str], size: int | tuple[int, ...] | None = None) -> Tensor:
         """Return the softness s = ‖K − PK‖² / (‖K − PK‖² + ‖PK‖²) in [0, 1], the part of K that is not equivariant.
 
         P projects on the kernels that are equivariant to the named subgroups, or to all where none is named. The norm
@@ -320,7 +308,7 @@ class RelaxedLayer(EquivariantModule):
             raise ValueError(f"softness can be set where {where}")
         self.kernel.scale_to(self.weights, wanted, self.hardened)
 
-    def harden(self, *subgroups: str) -> None:
+    def harden(self, *subgroups: str | Collection[str]) -> None:
         """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
 
         The layer stays exactly equivariant to them in training, and so does one that loads its state dict. Its

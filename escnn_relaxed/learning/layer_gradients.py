@@ -54,7 +54,7 @@ def _has_large_banks(call: LayerCall, count: int) -> bool:
 def _is_modulated(layer: RelaxedLayer, own: dict[str, nn.Parameter]) -> bool:
     """Whether the parameters change a layer through factors of output channels, taps and pixels alone."""
     kernel = layer.kernel
-    if type(layer).forward is not RelaxedLayer.forward or type(kernel) is not TiedKernel:
+    if type(layer).forward is not RelaxedLayer.forward or layer.expands_itself or type(kernel) is not TiedKernel:
         return False
     # Factors of pairs of channels are about as many as a filter bank has values, so a map over inputs does as well.
     is_of_pairs = kernel.input_modulation is not None

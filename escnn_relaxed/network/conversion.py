@@ -181,7 +181,8 @@ def _check_plain(name: str, module: StrictLayer) -> None:
     own = [item for each in type(module).__mro__ if each not in kind.__mro__ for item in vars(each).items()]
     names = {name for name, value in own if callable(value) or hasattr(value, "__get__")}
     tensors = {**module._parameters, **module._buffers, **module._modules}.keys() - _OF_ESCNN
-    if own_names := sorted((names | tensors | {"forward"} & vars(module).keys()) - {"__init__"}):
+    replaced = {name for name in vars(module) if inspect.isroutine(getattr(type(module), name, None))}
+    if own_names := sorted((names | tensors | replaced) - {"__init__"}):
         raise ValueError(
             f"{name}, a {type(module).__name__}, has more than its class, {', '.join(own_names)}, which would be lost: "
             f"put a {kind.__name__} with its state in its place, or leave it out with "
@@ -273,6 +274,8 @@ def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:
     if type(layer) not in _ESCNN_FORMS:
         forms = ", ".join(kind.__name__ for kind in _ESCNN_FORMS)
         raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn: make it one of {forms}")
+    if layer.expands_itself:
+        raise ValueError(f"{name} has an expand_parameters of its own, which escnn's layer does not have")
     if layer.kernel.basis is None:
         raise ValueError(f"{name} has a continuous kernel, which has no weights in escnn's basis")
     if layer.relaxed_subgroups and layer.hardened != SUBGROUPS:
