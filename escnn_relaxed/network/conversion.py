@@ -86,7 +86,8 @@ def relax_network(
         _check_plain(name or "network", layer)
     parameters = copied_parameters(picked.values(), freeze)
     relaxed = {id(layer): _relaxed(name or "network", layer, parameters, softening) for name, layer in picked.items()}
-    return copy_network(network, {**relaxed, **parameters})
+    attributes = [(relaxed[id(layer)], _own_attributes(layer)) for layer in picked.values()]
+    return copy_network(network, {**relaxed, **parameters}, attributes)
 
 
 def _with_a_soft_form(network: nn.Module, picked: dict[str, StrictLayer], warns: bool) -> dict[str, StrictLayer]:
@@ -166,6 +167,17 @@ def _without_translation(relax: Any) -> Any:
 
 # The parameters, buffers and modules of a layer of escnn's or of this package.
 _OF_ESCNN = {"weights", "bias", "filter", "matrix", "expanded_bias", "bias_expansion", "_basisexpansion", "kernel"}
+
+
+# The other attributes that these layers are built with.
+_OF_BUILT = {"in_type", "out_type", "space", "d", "kernel_size", "stride", "padding", "output_padding", "padding_mode"}
+_OF_BUILT |= {"dilation", "groups", "geometry", "hardened", "_hardened", "_memo", "_sigma", "_rings"}
+_OF_BUILT |= {"_maximum_frequency", "_reversed_padding_repeated_twice", *vars(nn.Module())}
+
+
+def _own_attributes(layer: nn.Module) -> dict[str, Any]:
+    """Return what a user has set on a layer besides tensors, modules and methods: a number or a name, for instance."""
+    return {name: value for name, value in vars(layer).items() if name not in _OF_BUILT | _OF_ESCNN}
 
 
 def _check_plain(name: str, module: StrictLayer) -> None:
@@ -266,7 +278,8 @@ def to_escnn(network: nn.Module, **basis: Any) -> nn.Module:
         _check_is_hardened(name, layer)
     parameters = copied_parameters(layers.values())
     strict = {id(layer): _as_escnn(name, layer, parameters, basis) for name, layer in layers.items()}
-    return copy_network(network, {**strict, **parameters})
+    attributes = [(strict[id(layer)], _own_attributes(layer)) for layer in layers.values()]
+    return copy_network(network, {**strict, **parameters}, attributes)
 
 
 def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
+import types
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -13,7 +15,7 @@ from escnn import nn as enn
 from escnn.nn import GeometricTensor, Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 
-from ..checks import check_module
+from ..checks import check_module, warn_once
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.relaxed_linear import RelaxedLinear
 from ..layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
@@ -106,15 +108,51 @@ def in_eval_mode(network: nn.Module) -> Iterator[None]:
         restore(network)
 
 
-def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = None) -> nn.Module:
-    """Return a deep copy of a network, with other objects in place of some, by the identity of these."""
+def copy_network(
+    network: nn.Module,
+    replacements: Mapping[int, Any] | None = None,
+    attributes: Iterable[tuple[nn.Module, dict[str, Any]]] = (),
+) -> nn.Module:
+    """Return a deep copy of a network, with other objects in place of some, by the identity of these.
+
+    ``attributes`` are those that modules in place of others get, as copies.
+    """
+    _warn_of_functions_that_hold_modules(network)
     # Python's modules are shared: there is one of each, and deepcopy refuses them.
     memo: dict[int, Any] = {id(module): module for module in list(sys.modules.values())}
     for buffer in network.buffers():
         if not buffer.is_leaf:
             # escnn's layers build buffers from parameters in eval mode, with a history that deepcopy refuses.
             memo[id(buffer)] = buffer.detach().clone()
-    return copy.deepcopy(network, {**memo, **(replacements or {})})
+    memo |= replacements or {}
+    copied = copy.deepcopy(network, memo)
+    for module, values in attributes:
+        vars(module).update(copy.deepcopy(values, memo))
+    return copied
+
+
+def _warn_of_functions_that_hold_modules(network: nn.Module) -> None:
+    """Warn of attributes that a copy shares and through which it would call the modules of the original."""
+    known = {id(module) for module in network.modules()}
+    for name, module in network.named_modules():
+        for attribute, value in vars(module).items():
+            parts = (
+                value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+            )
+            if any(id(held) in known for part in parts for held in _held_by(part)):
+                warn_once(
+                    f"{name + '.' if name else ''}{attribute} holds modules of the network as a closure or a weak "
+                    f"reference, which copies of a network share: the copy goes on calling the modules of the original "
+                    f"through it. Call them as self.… in a method"
+                )
+
+
+def _held_by(value: Any) -> list[Any]:
+    """Return what a function, or a weak reference, holds."""
+    if isinstance(value, weakref.ref):
+        return [value()]
+    cells = (value.__closure__ or ()) if isinstance(value, types.FunctionType) else ()
+    return [cell.cell_contents for cell in cells if cell != types.CellType()]
 
 
 def first_module(network: nn.Module) -> nn.Module:
