@@ -1,4 +1,4 @@
-"""Copies of a network that is relaxed, hardened or handed back keep what users set on layers, and say what they share."""
+"""Copies of a network keep what users set on layers, and a warning says what they share with the original."""
 
 import weakref
 from collections.abc import Callable
