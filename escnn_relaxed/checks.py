@@ -7,7 +7,7 @@ import math
 import numbers
 import reprlib
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -114,14 +114,15 @@ def check_mapping(name: str, value: Any, kinds: str) -> dict[Any, Any]:
     return dict(value)
 
 
-def check_subgroups(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names of subgroups as a tuple; none means all."""
-    if isinstance(names, str):
-        raise TypeError(f"subgroups must be a tuple of names, got {names!r}: write ({names!r},)")
-    for name in check_sequence("subgroups", names, "names"):
+def check_subgroups(*names: str | Collection[str]) -> tuple[str, ...]:
+    """Return names of subgroups as a tuple, each given alone or with others in a collection; none means all."""
+    given: list[str] = []
+    for part in names:
+        given += (part,) if isinstance(part, str) else check_sequence("subgroups", part, "names")
+    for name in given:
         if name not in SUBGROUPS:
             raise ValueError(f"subgroups must be of {list(SUBGROUPS)}, got {name!r}")
-    return tuple(names) or SUBGROUPS
+    return tuple(given) or SUBGROUPS
 
 
 def ordered_subgroups(*names: Collection[str]) -> tuple[str, ...]:
@@ -152,12 +153,17 @@ def warn_once(message: str) -> None:
     """Issue a ``UserWarning`` at the user's line, the first time that this message comes up."""
     if message not in _warned:
         _warned.add(message)
-        warnings.warn(message, UserWarning, stacklevel=_user_level())
+        warn(message)
+
+
+def warn(message: str) -> None:
+    """Issue a ``UserWarning`` at the user's line, however many functions and decorators lie between."""
+    warnings.warn(message, UserWarning, stacklevel=_user_level())
 
 
 def _user_level() -> int:
     """Return the ``stacklevel``, for the caller, of the innermost frame outside this package and torch."""
-    inside = (__name__.partition(".")[0], "torch")
+    inside = (__name__.partition(".")[0], "torch", "contextlib")
     frame, level = inspect.currentframe(), 0
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in inside:
         frame, level = frame.f_back, level + 1

@@ -100,6 +100,16 @@ def test_soft_layer_is_checked_where_it_is_strict_and_the_rest_is_named(case: st
     assert own.filename == __file__
 
 
+def test_warning_is_at_the_line_of_the_user() -> None:
+    """Of a caller in another module than the tests, with decorators between."""
+    layer = RelaxedR2Conv(*small.types("C4", "trivial -> regular"), 3, initial_softness=0.5)
+    line = "layer.check_equivariance(verbose=False)"
+    source = compile(f"\n\n{line}\n", "script.py", "exec")
+    with pytest.warns(UserWarning, match="elements are not checked") as caught:
+        exec(source, {"layer": layer, "__name__": "__main__"})
+    assert [(each.filename, each.lineno) for each in caught] == [("script.py", 3)]
+
+
 @pytest.mark.parametrize("space", ["octahedral", "O(3)", "cone 4"])
 def test_layer_of_volumes_is_checked_where_it_is_strict(space: str) -> None:
     fields = small.volume_type(space)

@@ -15,7 +15,16 @@ from reference import Layer
 from small import shake
 from small_networks import EVERY_MODE, answer, convolution, features_of, soft_weights, tensors_of
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv, relax_network
+from escnn_relaxed import (
+    RelaxedR2Conv,
+    RelaxedR2ConvTransposed,
+    RelaxedR3Conv,
+    checks,
+    harden_network,
+    relax_network,
+)
+from escnn_relaxed.kernel import grid_exact_basis
+from escnn_relaxed.network import to_escnn
 
 C4 = ("C4", "regular + irreps -> irreps + regular")
 RELAXED = {"strict": None, "soft": {"rotation": 0.2}, "soft in translation": {"translation": 0.3}}
@@ -89,6 +98,60 @@ def test_state_in_another_basis_is_the_same_layer(dimension: int, relax: str | N
     assert torch.equal(layer.weights, trained.weights)
     layer.load_state_dict({name: value.bfloat16() for name, value in trained.state_dict().items()})
     assert torch.equal(layer.weights, trained.weights.bfloat16().float())
+
+
+@EVERY_DIMENSION
+def test_network_with_a_state_in_another_basis_is_relaxed_and_handed_back_as_it_is(dimension: int) -> None:
+    """What it loads is written over the samples that layers share, and a second state over the first."""
+    theirs, ours, fields = layers(dimension)
+    trained, fresh = theirs(fields, fields, 3), ours(fields, fields, 3, relax=None)
+    shake(trained)
+    for _ in range(2):
+        trained.load_state_dict(in_another_basis(trained))
+        features = features_of(trained, 5)
+        relaxed = relax_network(trained)
+        for found in (relaxed, to_escnn(harden_network(relaxed))):
+            assert relative_error(answer(found, features), answer(trained, features)) <= SINGLE_REORDERED
+        # A layer that is built now has escnn's own basis, and becomes escnn's layer too.
+        later = ours(fields, fields, 3, relax=None)
+        later.load_state_dict(fresh.state_dict())
+        for found in (later, to_escnn(later)):
+            assert relative_error(answer(found, features), answer(fresh, features)) <= SINGLE
+
+
+@EVERY_DIMENSION
+def test_layers_that_share_a_basis_share_it_after_a_load(dimension: int) -> None:
+    theirs, _, fields = layers(dimension)
+    trained = theirs(fields, fields, 3)
+    trained.load_state_dict(in_another_basis(trained))
+    first, second = (relax_network(trained).kernel.basis for _ in range(2))
+    for (_, _, one), (_, _, other) in zip(first.by_pair("exact"), second.by_pair("exact"), strict=True):
+        assert one.data_ptr() == other.data_ptr()
+
+
+@pytest.mark.filterwarnings("ignore:escnn samples the steerable basis:UserWarning")
+@pytest.mark.parametrize(("space", "kernel_size", "dilation"), [("C4", 3, 4), ("C4", 3, 6), ("C8", 5, 6)])
+@pytest.mark.parametrize("kept", ["by entries", "by orbits"])
+def test_state_of_far_taps_loads(space: str, kernel_size: int, dilation: int, kept: str, monkeypatch) -> None:
+    """escnn samples some elements of such a basis far from the exact ones, and R2Conv computes with its samples."""
+    if kept == "by orbits":
+        monkeypatch.setattr(grid_exact_basis, "_LARGE", 0)
+        monkeypatch.setattr(grid_exact_basis, "_PREPARED", {})
+    types, shape = small.types(space, "regular -> regular"), {"kernel_size": kernel_size, "dilation": dilation}
+    trained = convolution(space, "regular -> regular", **shape)
+    layer = RelaxedR2Conv(*types, **shape, relax=None)
+    assert not layer.load_state_dict(trained.state_dict()).missing_keys
+    features = features_of(layer, 30)
+    for found in (layer, relax_network(trained), to_escnn(layer)):
+        assert relative_error(answer(found, features), answer(trained, features)) <= SINGLE
+
+
+def test_samples_that_are_rounding_are_warned_of() -> None:
+    checks._warned.clear()
+    message = r"regular to regular with errors of up to 0\.27 at taps .* about 3 / dilation"
+    with pytest.warns(UserWarning, match=message):
+        RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3, dilation=6, recompute=True)
+    RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3, dilation=6, frequencies_cutoff=0.5)
 
 
 @EVERY_DIMENSION

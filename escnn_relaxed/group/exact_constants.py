@@ -52,6 +52,11 @@ class ExactConstants(nn.Module):
         """Whether an attribute is a constant."""
         return name == "like" or hasattr(self.exact, name)
 
+    @property
+    def single(self) -> SimpleNamespace:
+        """The constants for dtypes below float64, in main memory, not to be written to."""
+        return SimpleNamespace(**{**vars(self.exact), **self._singles})
+
     def remembered(self, key: Hashable, build: Callable[[], _Result]) -> _Result:
         """Return the result of ``build``, tensors that follow from constants and a setting; the last few are kept."""
         if key not in self._remembered:

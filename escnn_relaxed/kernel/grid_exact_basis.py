@@ -13,13 +13,19 @@ from escnn.nn.modules.basismanager import SingleBlockBasisExpansion
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..checks import warn_once
 from ..group.fields import permuted_rows
 from ..group.linear_maps import GroupAverage
+from ..on_escnn.sampled_basis import in_float32_and_main_memory
 
 Symmetries = list[tuple[GroupElement, list[int]]]
 
 # Numbers in a basis above which one value of each orbit of its entries is kept: 4 MB in float32.
 _LARGE = 2**20
+# Samples of the same basis in single precision differ by less, and errors of samples above this are warned of.
+_SAME, _FAR = 1e-5, 1e-2
+# A sampled basis is kept by orbits where its entries are its samples but for this.
+_ALIKE = 1e-4
 # Values of each element of a basis that make its fingerprint.
 _FINGERPRINT = 1000
 
@@ -33,10 +39,22 @@ class GridExactBasis(NamedTuple):
     fingerprint: float  # another basis has another one
     attributes: list[dict[str, Any]]  # those of each element, as escnn gives them
 
+    def is_near(self, samples: Tensor) -> bool:
+        """Whether samples, in whatever precision a network holds them, are these values but for rounding."""
+        held = samples.detach().double().cpu().numpy().reshape(len(samples), -1)
+        near = max(_SAME, torch.finfo(samples.dtype).eps * float(np.abs(held).max()))
+        exact = self.values.reshape(len(self.values), -1)
+        alternatives: list[tuple[NDArray[Any], NDArray[np.int64] | None]] = [(exact, self.orbits)]
+        if self.single is not None:
+            alternatives.append((self.single.reshape(exact.shape), None))
+        return any(_largest_difference(held, *of) < near for of in alternatives)
 
-# escnn keeps the sampled basis of a pair of representations for all layers. The exact basis is kept as long. The key is
-# the identity, since escnn compares such modules by their values.
+
+# escnn keeps the sampled basis of a pair of representations for all layers, and the exact one is kept as long, by the
+# identity of the block, since escnn compares such modules by their values. What a network loads is written over the
+# samples of all layers that share the block. The exact basis of such samples is kept beside the samples.
 _PREPARED: dict[int, GridExactBasis] = {}
+_OVERWRITTEN: dict[int, tuple[NDArray[np.float32], GridExactBasis]] = {}
 
 
 def grid_exact_basis(
@@ -45,50 +63,73 @@ def grid_exact_basis(
     in_field: Representation,
     out_field: Representation,
     symmetries: Callable[[], Symmetries],
+    as_held: bool = False,
 ) -> GridExactBasis:
-    """Return the exact basis of escnn's ``SingleBlockBasisExpansion``, sampled at points, made once for each block."""
-    if id(block) in _PREPARED:
-        return _PREPARED[id(block)]
-    single = _sampled(block, points)
-    on_grid = symmetries()
-    orbits = _orbits(in_field, out_field, on_grid)
-    is_large = orbits is not None and single.size > _LARGE
+    """Return the exact basis of escnn's ``SingleBlockBasisExpansion``, made once for each block.
+
+    It is the basis that escnn samples at the points. With ``as_held`` it is that of the samples that the block holds
+    now, which a loaded state may have replaced by another basis.
+    """
+    fields = in_field, out_field
+    if id(block) not in _PREPARED:
+        _PREPARED[id(block)] = _exact(_sampled(block, points), block, *fields, symmetries())
+        weakref.finalize(block, _forget, id(block))
+    own, held = _PREPARED[id(block)], block.sampled_basis
+    if not as_held or held.is_meta or own.is_near(held):
+        return own
+    samples = held.detach().float().cpu().numpy().copy()
+    known, found = _OVERWRITTEN.get(id(block), (None, own))
+    if known is None or not np.array_equal(known, samples):
+        found = _exact(samples, block, *fields, symmetries())
+        _OVERWRITTEN[id(block)] = samples, found
+    return found
+
+
+def _forget(block_id: int) -> None:
+    _PREPARED.pop(block_id, None)
+    _OVERWRITTEN.pop(block_id, None)
+
+
+def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the samples of a block as escnn makes them; those that it holds may be rounded, replaced or removed."""
+    device = next((buffer.device for buffer in block.basis.buffers()), torch.device("cpu"))
+    with in_float32_and_main_memory(), device:
+        samples = SingleBlockBasisExpansion(block.basis, points, block._mask.cpu().numpy()).sampled_basis
+    return samples.cpu().numpy()
+
+
+def _exact(
+    single: NDArray[np.float32], block: Any, in_field: Representation, out_field: Representation, on_grid: Symmetries
+) -> GridExactBasis:
+    """Return the exact basis of the samples (B, |A|, |B|, taps) of a block."""
+    orbits, is_large = _orbits(in_field, out_field, on_grid), False
     if orbits is None:
         # escnn samples in float32 and is equivariant to 1e-7. The average is equivariant to float64.
         average = GroupAverage([in_field], [out_field], on_grid)
         exact = average.by_blocks(torch.from_numpy(single.astype(np.float64))).numpy()
         values, orbits = exact.reshape(len(exact), -1), np.arange(exact[0].size)
     else:
-        values = _means_over(orbits, single)
+        values, is_large = _means_over(orbits, single), single.size > _LARGE
+    error = _largest_difference(single.reshape(len(single), -1), values, orbits)
+    if error > _FAR:
+        warn_once(
+            f"escnn samples the steerable basis from {in_field.name} to {out_field.name} with errors of up to "
+            f"{error:.2g} at taps that are so far apart: some of its elements are 0 there but for rounding. R2Conv, "
+            f"and this layer in single precision, break the equivariance by as much; in double precision this layer "
+            f"does not, and computes other numbers. A frequencies_cutoff of about 3 / dilation leaves them out"
+        )
     facts = _fingerprint(values, orbits), [dict(element) for element in block.get_basis_info()]
-    if is_large:
-        found = GridExactBasis(values, None, orbits, *facts)
-    else:
-        # In C order, so that layers share it.
-        found = GridExactBasis(values.take(orbits, axis=1).reshape(single.shape), single, None, *facts)
-    _PREPARED[id(block)] = found
-    weakref.finalize(block, _PREPARED.pop, id(block), None)
-    return found
+    if is_large and error < _ALIKE:
+        return GridExactBasis(values, None, orbits, *facts)
+    # In C order, so that layers share it.
+    return GridExactBasis(values.take(orbits, axis=1).reshape(single.shape), single, None, *facts)
 
 
-def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return escnn's samples; new ones where a network that shares the block was cast, which rounds or removes them."""
-    sampled = block.sampled_basis
-    if not _is_intact(sampled):
-        device = next((buffer.device for buffer in block.basis.buffers()), torch.device("cpu"))
-        with device:
-            sampled = SingleBlockBasisExpansion(block.basis, points, block._mask.cpu().numpy()).sampled_basis.cpu()
-    return sampled.numpy().copy()
-
-
-def _is_intact(sampled: Tensor) -> bool:
-    """Whether samples are in single precision, use it, and have the size that escnn gives them, about one."""
-    if sampled.dtype != torch.float32 or sampled.device.type != "cpu":
-        return False
-    if any(torch.equal(sampled.to(dtype).float(), sampled) for dtype in (torch.float16, torch.bfloat16)):
-        return False
-    energy = sampled.square().sum((1, 2, 3))
-    return bool(((energy > 0.01) & (energy < 10)).all())
+def _largest_difference(entries: NDArray[Any], values: NDArray[Any], orbits: NDArray[np.int64] | None = None) -> float:
+    """Return the largest difference of entries (B, …) and values, which may be those of their orbits."""
+    # One element after the other, since a basis may be large.
+    pairs = zip(entries, values if orbits is None else (of[orbits] for of in values), strict=True)
+    return max(float(np.abs(one - other).max()) for one, other in pairs)
 
 
 def _fingerprint(values: NDArray[np.float64], orbits: NDArray[np.int64]) -> float:

@@ -102,7 +102,7 @@ class NearestSteerable(ExactConstants):
         super().__init__()
         self.basis, self.orthogonal = basis, orthogonal
         inverses = {}
-        for number, (names, _, elements) in enumerate(basis.by_pair(exact=True)):
+        for number, (names, _, elements) in enumerate(basis.by_pair("exact")):
             in_field, out_field = (field_named(name, fields) for name, fields in zip(names, basis.fields, strict=True))
             rows = OrthogonalBasis([in_field], [out_field]).double()(elements.movedim(0, -1)).flatten(0, 2)
             gram = (rows.mT @ rows).numpy()

@@ -1,7 +1,8 @@
 """The steerable basis of ``escnn.nn.R2Conv`` (equation (9)), with which strict kernels are made of weights.
 
 The basis is escnn's own: the same elements, order and normalisation. So weights mean the same as in
-``R2Conv`` and can be exchanged with it. Layers share the exact basis, which is never written to.
+``R2Conv`` and can be exchanged with it. Layers share the exact basis, which is never written to. ``as_held`` takes the
+basis of an ``R2Conv`` as it is now, since a state that it loaded may have brought another one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -47,7 +48,13 @@ class SteerableBasis(ExactConstants):
     orbits: dict[int, Tensor]
 
     def __init__(
-        self, in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, expansion: Any
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        dilation: int,
+        expansion: Any,
+        as_held: bool = False,
     ) -> None:
         super().__init__()
         taps = tap_grid(kernel_size, dilation, in_type.gspace.dimensionality)
@@ -61,7 +68,7 @@ class SteerableBasis(ExactConstants):
         for number, names in enumerate(() if expansion is None else expansion._representations_pairs):
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             fields = field_named(names[0], in_type), field_named(names[1], out_type)
-            basis = grid_exact_basis(block, expansion.points, *fields, symmetries)
+            basis = grid_exact_basis(block, expansion.points, *fields, symmetries, as_held)
             weights, sizes = slice(*expansion._weights_ranges[names]), (fields[1].size, fields[0].size)
             self.pairs.append(_Pair(names, outs[names[1]], ins[names[0]], weights, basis.attributes, sizes))
             values[number], singles[number] = basis.values, basis.values if basis.single is None else basis.single
@@ -77,10 +84,12 @@ class SteerableBasis(ExactConstants):
         self._missing = math.prod(self._size[:2]) - sum(pair.outs.size * pair.ins.size for pair in self.pairs)
         self._is_one_pair = len(self.pairs) == 1 and not self._missing
 
-    def by_pair(self, exact: bool = False) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
+    def by_pair(
+        self, kind: Literal["constant", "exact", "single"] = "constant"
+    ) -> Iterator[tuple[tuple[str, str], slice, Tensor]]:
         """Yield each pair of representations, the place of its weights, its basis (B, |A|, |B|, taps)."""
+        constants: Any = self if kind == "constant" else getattr(self, kind)
         for number, pair in enumerate(self.pairs):
-            constants: Any = self.exact if exact else self
             values, orbits = constants.elements[number], constants.orbits.get(number)
             entries = values.flatten(1) if orbits is None else values.index_select(1, orbits)
             yield pair.names, pair.weights, entries.view(len(values), *pair.sizes, -1)

@@ -79,7 +79,7 @@ class RelaxedConvolution(RelaxedLayer):
         """
         if not self.is_stationary:
             raise AttributeError("filter: this layer is soft in translation and has several, see filter_banks")
-        return self.filter_bank()
+        return self.expand_parameters()[0]
 
     @filter.setter
     def filter(self, value: Tensor) -> None:
@@ -100,8 +100,8 @@ class RelaxedConvolution(RelaxedLayer):
             Conv2d(4, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
         """
         check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
-        if self.is_stationary:
-            return as_convolution(self.filter_bank(), self.expanded_bias, self.geometry)
+        if self.is_stationary or self.expands_itself:
+            return as_convolution(*self.one_filter_bank(), self.geometry)
         factors, filters = self.kernel.position_factors(), self._filters(self.domain.reference_size, self._hardened)
         if factors is None or filters is None:
             raise RuntimeError(

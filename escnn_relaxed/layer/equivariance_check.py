@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from escnn.group import GroupElement
 from torch import Tensor
 from torch.nn import functional
 
-from ..checks import FIBER_SUBGROUPS, check_number
+from ..checks import FIBER_SUBGROUPS, check_number, warn
 from ..group.elements import sample_group
 from ..group.points import Array, centred_grid
 from ..integral.geometry import TransposedGeometry
@@ -94,10 +93,9 @@ def _strict_elements(layer: Any) -> list[tuple[GroupElement, Array]]:
             strict.append((element, action))
     names = ", ".join(name for name in is_soft if is_soft[name])
     if names:
-        warnings.warn(
+        warn(
             f"check_equivariance: the layer is soft in {names}: {len(elements) - len(strict)} of {len(elements)} "
-            f"elements are not checked; see equivariance_error",
-            stacklevel=7,  # the user's line, past the method and the decorators
+            f"elements are not checked; see equivariance_error"
         )
     return strict
 

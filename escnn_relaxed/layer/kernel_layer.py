@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeAlias
 
 import torch
-from escnn.nn import EquivariantModule, FieldType, GeometricTensor
+from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -21,13 +21,14 @@ from ..kernel.steerable_basis import BasisElements
 from ..torch_modes import full_precision
 from . import state_dict as states
 from .arguments import Softening, check_dtype, check_follows, check_input, check_shape, check_softness, shown_arguments
+from .expansion import ParameterExpansion
 from .gate import Gate, check_for_all, gated_integral, gated_sum, gated_terms, gates_at
 
 # The weight of a convolution, its factors at the pixels of the output, and the bias of each channel.
 Filters: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
 
 
-class KernelLayer(EquivariantModule):
+class KernelLayer(ParameterExpansion):
     """A layer with a kernel between fields, a convolution or a linear map, with the interface of escnn's layers."""
 
     weights: nn.Parameter
@@ -87,6 +88,9 @@ class KernelLayer(EquivariantModule):
             follow(self, self.like)
         if kernel.is_random:
             kernel.draw()
+        if self.expands_itself:
+            bank, bias = self.one_filter_bank()
+            return GeometricTensor(integrate(input.tensor, bank, None, bias, self.geometry), self.out_type)
         if self.gates:
             return GeometricTensor(self._gated_output(input.tensor), self.out_type)
         if kernel.varies(self._hardened):
@@ -188,22 +192,6 @@ class KernelLayer(EquivariantModule):
         with full_precision(self.like):
             bank = gated_sum(terms, [self.kernel(self.weights, averaged) for averaged in terms])
             return as_weight(bank, self.geometry)
-
-    def expand_parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Return the filter bank and the bias of each channel, (C_out,), of a stationary layer, as ``R2Conv``.
-
-        The bias is None without trivial irreps in the output, or with ``bias=False``; of a linear map the bank is its
-        matrix, (C_out, C_in).
-
-        Example:
-            >>> from escnn import gspaces
-            >>> from escnn_relaxed import RelaxedR2Conv
-            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
-            >>> filter_bank, bias = RelaxedR2Conv(fields, fields, 3).expand_parameters()
-            >>> filter_bank.shape, bias.shape
-            (torch.Size([4, 4, 3, 3]), torch.Size([4]))
-        """
-        return self.filter_bank(), self.expanded_bias
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the output, (batch, C_in, H, W) → (batch, C_out, H_out, W_out), or a ``ValueError``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -99,7 +99,7 @@ class RelaxedLayer(KernelLayer):
         """
         yield from self.kernel.soft_parameters()
 
-    def softness(self, *subgroups: str, size: int | tuple[int, ...] | None = None) -> Tensor:
+    def softness(self, *subgroups: str | Collection[str], size: int | tuple[int, ...] | None = None) -> Tensor:
         """Return the softness s = ‖K − PK‖² / (‖K − PK‖² + ‖PK‖²) in [0, 1], the part of K that is not equivariant.
 
         P projects on the kernels that are equivariant to the named subgroups, or to all where none is named. The norm
@@ -122,7 +122,7 @@ class RelaxedLayer(KernelLayer):
             >>> round(layer.softness().item(), 4), round(layer.softness("rotation").item(), 4)
             (0.05, 0.0)
         """
-        wanted = check_subgroups(subgroups)
+        wanted = check_subgroups(*subgroups)
         pixels = None if size is None else check_size("size", size, self.kernel.config.domain.dimension)
         with full_precision(self.like):
             kernel, weights = at_least_single(self.kernel, self.weights)
@@ -207,7 +207,7 @@ class RelaxedLayer(KernelLayer):
         given = check_sequence("hardened", names, "names of subgroups")
         self._hardened = ordered_subgroups(check_subgroups(given)) if given else ()
 
-    def harden(self, *subgroups: str) -> None:
+    def harden(self, *subgroups: str | Collection[str]) -> None:
         """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
 
         The layer stays exactly equivariant to them in training, and so does one that loads its state dict. Its
@@ -224,7 +224,7 @@ class RelaxedLayer(KernelLayer):
             >>> layer.softness().item()
             0.0
         """
-        self._hardened = ordered_subgroups(self._hardened, check_subgroups(subgroups))
+        self._hardened = ordered_subgroups(self._hardened, check_subgroups(*subgroups))
 
     def check_equivariance(
         self, atol: float = 0.1, rtol: float = 0.1, assertion: bool = True, verbose: bool = True, device: str = "cpu"
@@ -288,7 +288,7 @@ class RelaxedLayer(KernelLayer):
         else:
             config = self.kernel.config
             shape = config.in_type, config.out_type, config.kernel_size, config.dilation
-            basis = SteerableBasis(*shape, strict.basisexpansion)
+            basis = SteerableBasis(*shape, strict.basisexpansion, as_held=True)
         for part in [*self.kernel.modules()]:
             part._modules.update((name, basis) for name, child in part._modules.items() if child is own)
         self.weights = parameters[id(strict.weights)]

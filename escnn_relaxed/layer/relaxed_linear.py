@@ -113,7 +113,7 @@ class RelaxedLinear(RelaxedLayer):
             >>> RelaxedLinear(fields, fields).matrix.shape
             torch.Size([4, 4])
         """
-        return self.filter_bank()
+        return self.expand_parameters()[0]
 
     @matrix.setter
     def matrix(self, value: Tensor) -> None:
@@ -123,7 +123,7 @@ class RelaxedLinear(RelaxedLayer):
     def export(self) -> nn.Module:
         """Return a copy of this layer as a ``Linear`` of torch, which shares no memory with it."""
         check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
-        return as_convolution(self.filter_bank(), self.expanded_bias, self.geometry)
+        return as_convolution(*self.one_filter_bank(), self.geometry)
 
     def check_equivariance(
         self, atol: float = 1e-5, rtol: float = 1e-5, assertion: bool = True, verbose: bool = True, device: str = "cpu"

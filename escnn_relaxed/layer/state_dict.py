@@ -122,17 +122,20 @@ def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> 
     if weights is None or len(weights) != basis.dimension:
         return found  # torch says so
     converted = weights.clone()
-    for names, numbers, own in basis.by_pair(exact=True):
+    for (names, numbers, own), (*_, single) in zip(basis.by_pair("exact"), basis.by_pair("single"), strict=True):
         # The names as escnn writes them in the names of its modules.
         escaped = tuple(name.replace(".", "^") for name in names)
         saved = state.get(f"{prefix}_basisexpansion.block_expansion_{escaped}.sampled_basis")
         if saved is None or saved.is_meta:
             continue
-        theirs, ours, is_alike = saved.to(own).flatten(1), own.flatten(1), saved.shape == own.shape
-        near = max(_SAME, torch.finfo(saved.dtype).eps * float(ours.abs().max()))  # a state may be in half precision
-        if is_alike and (theirs - ours).abs().max() < near:
+        theirs, is_alike = saved.to(own).flatten(1), saved.shape == own.shape
+        # Taps that are far apart have samples that are off the exact basis, and R2Conv computes with them.
+        known = [single.to(own).flatten(1), own.flatten(1)]
+        near = max(_SAME, torch.finfo(saved.dtype).eps * float(own.abs().max()))  # a state may be in half precision
+        if is_alike and any((theirs - each).abs().max() < near for each in known):
             continue
-        change = _change(theirs, ours, near) if is_alike else None
+        changes = [change_of_basis(theirs, each, near) for each in reversed(known)] if is_alike else []
+        change = next((each for each in changes if each is not None), None)
         if change is None:
             found.append(
                 f"the steerable basis of {prefix.rstrip('.') or 'this layer'!r} from {names[0]} to {names[1]} "
@@ -145,7 +148,7 @@ def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> 
     return found
 
 
-def _change(theirs: Tensor, own: Tensor, near: float) -> Tensor | None:
+def change_of_basis(theirs: Tensor, own: Tensor, near: float = _SAME) -> Tensor | None:
     """Return T with ``theirs = T own``, or None where the rows do not span the same kernels."""
     change: Tensor = torch.linalg.lstsq(own.T, theirs.T).solution.T
     spans = (change @ own - theirs).abs().max() < near and torch.linalg.matrix_rank(change) == len(own)

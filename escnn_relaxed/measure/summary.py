@@ -13,7 +13,7 @@ from torch import nn
 from ..checks import SUBGROUPS
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.state_dict import describe_fields
-from ..network.relaxed_layers import relaxed_layers, strict_layers
+from ..network.relaxed_layers import own_modules, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
 from .measured_network import Data, Shifts
 from .reports import Report, plain_table
@@ -65,9 +65,10 @@ class RelaxationSummary(Report):
 
     Attributes:
         rows: in the order of the network's modules.
-        strict: names of escnn's linear maps, which nothing relaxes, by their class, ``"R2Conv"`` for instance.
+        strict: names of escnn's layers with weights, which nothing relaxes, by their class, ``"R2Conv"`` for instance.
         totals: numbers of parameters and of soft ones, those that layers share once; sums of the rows by default.
         error: largest exact error of the network's output; None where not measured.
+        own: names of your own modules with weights, of which nothing is known, by their class.
 
     Example:
         >>> frequency, softness = {"rotation": (0.25,)}, {"rotation": 0.01, "all": 0.01}
@@ -84,6 +85,7 @@ class RelaxationSummary(Report):
     strict: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     totals: tuple[int, int] | None = None
     error: float | None = None
+    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers by tag, as :func:`~escnn_relaxed.measure.relaxation_scalars` lists them."""
@@ -112,8 +114,10 @@ class RelaxationSummary(Report):
             strict = every - soft
             ratio = f" ({100 * soft / strict:.1f} % more)" if strict else ""
             below.append(f"parameters: {strict:,} strict, {soft:,} soft{ratio}")
-        for kind, names in self.strict.items():
-            below.append(textwrap.fill(f"strict {kind}: {', '.join(names)}", _WIDTH, subsequent_indent="  "))
+        for what, by_class in (("strict", self.strict), ("your own", self.own)):
+            for kind, names in by_class.items():
+                line = f"{what} {kind}: {', '.join(names)}"
+                below.append(textwrap.fill(line, _WIDTH, subsequent_indent="  "))
         return "\n".join(below)
 
 
@@ -123,7 +127,8 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
 
     The row says, too, which group the layer keeps and in what it was hardened.
 
-    Below the rows stand escnn's own linear maps that the network has left, which are strict.
+    Below the rows stand escnn's own layers with weights, which are strict, and your own modules with weights, of which
+    nothing is known.
 
     Args:
         network: any module.
@@ -172,7 +177,8 @@ def _summary(network: nn.Module, errors: Mapping[str, float]) -> RelaxationSumma
         sum({id(value): value.numel() for layer in layers.values() for value in parameters(layer)}.values())
         for parameters in (RelaxedLayer.parameters, RelaxedLayer.soft_parameters)
     )
-    return RelaxationSummary(tuple(rows), strict_layers(network), (every, soft), errors.get(""))
+    totals = every, soft
+    return RelaxationSummary(tuple(rows), strict_layers(network), totals, errors.get(""), own_modules(network))
 
 
 @torch.no_grad()

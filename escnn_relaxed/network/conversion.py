@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, TypeAlias, TypeGuard, get_args
 
+import numpy as np
 import torch
 from escnn.nn import Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups
+from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..layer.arguments import SOFTENING, check_keywords, check_softness
 from ..layer.relaxed_layer import RelaxedLayer
+from ..layer.state_dict import change_of_basis
 from ..on_escnn.sampled_basis import as_escnn_builds
-from .relaxed_layers import RELAXABLE, RELAXED_FORMS, Relaxed, copied_parameters, copy_network, relaxed_layers
+from .relaxed_layers import (
+    NO_SOFT_FORM,
+    RELAXABLE,
+    RELAXED_FORMS,
+    Relaxed,
+    copied_parameters,
+    copy_network,
+    relaxed_layers,
+)
 
 # A layer that can be relaxed: escnn's, or a strict one of this package.
 StrictLayer: TypeAlias = Relaxed | R2Conv | R2ConvTransposed | R3Conv | R3ConvTransposed | Linear
@@ -35,7 +44,7 @@ def relax_network(
     the trained kernel stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network`
     returns the kernel to the last bit (in double precision to 1e-7, because escnn samples its basis in single
     precision). A layer with hooks, parametrizations, or methods, parameters or buffers of a subclass is refused, since
-    these would be lost.
+    these would be lost. A layer without a soft form, as ``R3IcoConv``, stays as it is, with a warning.
 
     Args:
         network: any module. Names of modules stay, and so do layers that are soft already. Weights and biases that
@@ -69,14 +78,30 @@ def relax_network(
         if concerned:
             raise ValueError(f"where must pick a layer of the network, which has {[name for name, _ in concerned]}")
         raise ValueError(f"network has none of {RELAXABLE} to relax, nor a layer of this package with relax=None")
+    picked = _with_a_soft_form(network, picked, warns=where is None)
     for name, layer in picked.items():
         _check_plain(name or "network", layer)
     parameters = copied_parameters(picked.values(), freeze)
-    relaxed = {id(layer): _relaxed(layer, parameters, softening) for layer in picked.values()}
-    return copy_network(network, {**relaxed, **parameters})
+    relaxed = {id(layer): _relaxed(name or "network", layer, parameters, softening) for name, layer in picked.items()}
+    attributes = [(relaxed[id(layer)], _own_attributes(layer)) for layer in picked.values()]
+    return copy_network(network, {**relaxed, **parameters}, attributes)
 
 
-def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Module:
+def _with_a_soft_form(network: nn.Module, picked: dict[str, StrictLayer], warns: bool) -> dict[str, StrictLayer]:
+    """Return the layers that have a soft form, unless none has; a warning names what else of escnn's has weights."""
+    unequal = {name for name, layer in picked.items() if len(set(np.ravel(getattr(layer, "stride", 1)))) > 1}
+    unequal = set() if len(unequal) == len(picked) else unequal  # the layer's own error says what is wrong
+    left = {name: "its strides differ" for name in unequal}
+    if warns:
+        left |= {name: "" for name, module in network.named_modules() if isinstance(module, NO_SOFT_FORM)}
+    modules = dict(network.named_modules())
+    words = [f"{name}, {type(modules[name]).__name__}{why and f' ({why})'}" for name, why in left.items()]
+    if words:
+        warn_once(f"relax_network leaves layers that have no soft form as they are: {'; '.join(words)}")
+    return {name: layer for name, layer in picked.items() if name not in unequal}
+
+
+def harden_network(network: nn.Module, subgroups: str | Collection[str] = ()) -> nn.Module:
     """Return a copy of a network in which every relaxed layer is its strict part PK, the nearest strict layer.
 
     Where its strict part is in the steerable basis, a layer is then that of ``relax=None``. A continuous one keeps its
@@ -87,11 +112,11 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
 
     Args:
         network: any module, a single layer too.
-        subgroups: only these of ``"rotation"``, ``"reflection"``, ``"translation"``; all by default. Layers then keep
-            their soft parts in the others.
+        subgroups: only this or these of ``"rotation"``, ``"reflection"``, ``"translation"``; all by default. Layers
+            then keep their soft parts in the others.
 
     Raises:
-        TypeError: for a network that is no module, or a name in place of a tuple of names.
+        TypeError: for a network that is no module, or subgroups that are no names.
         ValueError: for a name that is not of a subgroup, or a network without a relaxed layer.
 
     Example:
@@ -104,16 +129,18 @@ def harden_network(network: nn.Module, subgroups: tuple[str, ...] = ()) -> nn.Mo
         (True, 0.0)
     """
     relaxed_layers(network)
-    check_subgroups(subgroups)
+    names = check_subgroups(subgroups)
     hardened = copy_network(network)
     for layer in relaxed_layers(hardened).values():
-        layer.harden(*subgroups)
+        layer.harden(*names)
         layer.drop_soft_part()
     return hardened
 
 
 def _can_be_relaxed(module: nn.Module, softening: Mapping[str, Any]) -> TypeGuard[StrictLayer]:
     """Return whether a module is a layer of escnn's, or a strict one with its weights, and may become soft."""
+    if isinstance(module, NO_SOFT_FORM):
+        return False
     if isinstance(module, Linear) and softening.get("relax") and not _without_translation(softening["relax"]):
         return False
     if isinstance(module, RelaxedLayer):
@@ -136,6 +163,17 @@ def _without_translation(relax: Any) -> Any:
 _OF_ESCNN = {"weights", "bias", "filter", "matrix", "expanded_bias", "bias_expansion", "_basisexpansion", "kernel"}
 
 
+# The other attributes that these layers are built with.
+_OF_BUILT = {"in_type", "out_type", "space", "d", "kernel_size", "stride", "padding", "output_padding", "padding_mode"}
+_OF_BUILT |= {"dilation", "groups", "geometry", "hardened", "_hardened", "gates", "_memo", "_sigma", "_rings"}
+_OF_BUILT |= {"_maximum_frequency", "_reversed_padding_repeated_twice", *vars(nn.Module())}
+
+
+def _own_attributes(layer: nn.Module) -> dict[str, Any]:
+    """Return what a user has set on a layer besides tensors, modules and methods: a number or a name, for instance."""
+    return {name: value for name, value in vars(layer).items() if name not in _OF_BUILT | _OF_ESCNN}
+
+
 def _check_plain(name: str, module: StrictLayer) -> None:
     """Refuse a layer that does more than its kernel and bias say, since its relaxed form has no more than these."""
     if parametrize.is_parametrized(module):
@@ -149,7 +187,8 @@ def _check_plain(name: str, module: StrictLayer) -> None:
     own = [item for each in type(module).__mro__ if each not in kind.__mro__ for item in vars(each).items()]
     names = {name for name, value in own if callable(value) or hasattr(value, "__get__")}
     tensors = {**module._parameters, **module._buffers, **module._modules}.keys() - _OF_ESCNN
-    if own_names := sorted((names | tensors | {"forward"} & vars(module).keys()) - {"__init__"}):
+    replaced = {name for name in vars(module) if inspect.isroutine(getattr(type(module), name, None))}
+    if own_names := sorted((names | tensors | replaced) - {"__init__"}):
         raise ValueError(
             f"{name}, a {type(module).__name__}, has more than its class, {', '.join(own_names)}, which would be lost: "
             f"put a {kind.__name__} with its state in its place, or leave it out with "
@@ -159,7 +198,7 @@ def _check_plain(name: str, module: StrictLayer) -> None:
     check_no_hooks(name, module, remedy)
 
 
-def _relaxed(strict: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
+def _relaxed(name: str, strict: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
     """Return a layer with the weights of a trained strict one, and a soft part that is 0 unless it is asked for."""
     arguments: dict[str, Any] = {"bias": strict.bias is not None, **softening}
     # The strict layers of this package are instances of escnn's classes, too.
@@ -170,7 +209,10 @@ def _relaxed(strict: StrictLayer, parameters: dict[int, nn.Parameter], softening
         arguments["relax"] = _without_translation(arguments["relax"])
     softness = check_softness(arguments.pop("initial_softness", None) or 0.0)
     build = next(relaxed for kind, relaxed in RELAXED_FORMS.items() if isinstance(strict, kind))
-    layer = build(strict.in_type, strict.out_type, **arguments).to(strict.weights)
+    try:
+        layer = build(strict.in_type, strict.out_type, **arguments).to(strict.weights)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}; `where` can leave the layer out") from error
     layer.take_strict_part(strict, parameters, softness)
     return layer.train(strict.training)
 
@@ -219,7 +261,8 @@ def to_escnn(network: nn.Module, **basis: Any) -> nn.Module:
         _check_is_hardened(name, layer)
     parameters = copied_parameters(layers.values())
     strict = {id(layer): _as_escnn(name, layer, parameters, basis) for name, layer in layers.items()}
-    return copy_network(network, {**strict, **parameters})
+    attributes = [(strict[id(layer)], _own_attributes(layer)) for layer in layers.values()]
+    return copy_network(network, {**strict, **parameters}, attributes)
 
 
 def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:
@@ -227,6 +270,8 @@ def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:
     if type(layer) not in _ESCNN_FORMS:
         forms = ", ".join(kind.__name__ for kind in _ESCNN_FORMS)
         raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn: make it one of {forms}")
+    if layer.expands_itself:
+        raise ValueError(f"{name} has an expand_parameters of its own, which escnn's layer does not have")
     if layer.basisexpansion is None:
         raise ValueError(f"{name} has a continuous kernel, which has no weights in escnn's basis")
     if layer.relaxed_subgroups and layer.hardened != SUBGROUPS:
@@ -237,8 +282,7 @@ def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:
 def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis: Mapping[str, Any]) -> nn.Module:
     """Return escnn's layer with the parameters of a layer, and with its basis in its precision."""
     built = _with_the_same_basis(name, layer, basis)
-    # escnn shares bases between layers: a cast of this one must not change the others.
-    strict = copy.deepcopy(built).to(layer.weights)
+    strict = built.to(layer.weights)
     for block, values in _bases(strict, layer):
         block.sampled_basis.copy_(values)
     strict.weights = parameters[id(layer.weights)]
@@ -260,7 +304,8 @@ def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any
     build = _ESCNN_FORMS[type(layer)]
     known = inspect.signature(build).parameters
     arguments = {name: getattr(layer, name) for name in _GEOMETRY if name in known}
-    arguments |= {"bias": layer.bias is not None, "initialize": False}
+    # Of a basis of its own, since a network may have loaded another one into that which layers share.
+    arguments |= {"bias": layer.bias is not None, "initialize": False, "recompute": True}
     found = "an empty basis"
     for given in ({}, {key: value for key, value in basis.items() if key in known}):
         try:
@@ -271,7 +316,7 @@ def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any
                 raise
             continue
         if built.basisexpansion._weights_ranges == layer.basisexpansion._weights_ranges and all(
-            torch.allclose(block.sampled_basis.to(values), values, rtol=0, atol=_SAME_BASIS)
+            _holds_the_same_kernels(block.sampled_basis.to(values).flatten(1), values.flatten(1))
             for block, values in _bases(built, layer)
         ):
             return built
@@ -282,6 +327,13 @@ def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any
         f"{name}: escnn's {build.__name__} has {found} with {words}: give what {name} was built with, of "
         f"{', '.join(_BASIS)}{ring}"
     )
+
+
+def _holds_the_same_kernels(built: Tensor, own: Tensor) -> bool:
+    """Whether two bases are the same, or span the same kernels, as that of a state from elsewhere does."""
+    if built.shape != own.shape:
+        return False
+    return bool((built - own).abs().max() < _SAME_BASIS) or change_of_basis(own, built) is not None
 
 
 def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
+import types
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from escnn import nn as enn
 from escnn.nn import GeometricTensor, Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 
-from ..checks import check_module
+from ..checks import check_module, warn_once
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.relaxed_linear import RelaxedLinear
 from ..layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
@@ -26,6 +29,9 @@ RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
     R3ConvTransposed: RelaxedR3ConvTransposed,
     Linear: RelaxedLinear,
 }
+# escnn's other layers with weights of their own, which have no soft form; some need torch_geometric to be there.
+_UNRELAXED = ("R3IcoConv", "R3IcoConvTransposed", "R2PointConv", "R3PointConv", "TensorProductModule")
+NO_SOFT_FORM: tuple[type[nn.Module], ...] = tuple(getattr(enn, name) for name in _UNRELAXED if hasattr(enn, name))
 # The names of escnn's layers that can be relaxed.
 RELAXABLE = "escnn.nn." + ", ".join(kind.__name__ for kind in RELAXED_FORMS)
 
@@ -40,17 +46,29 @@ def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
 
 
 def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Return the names of escnn's linear maps, which nothing relaxes, by their class."""
-    found: dict[str, tuple[str, ...]] = {}
-    for kind in RELAXED_FORMS:
+    """Return the names of escnn's layers with weights, which nothing relaxes, by their class."""
+    kinds = (*NO_SOFT_FORM, *RELAXED_FORMS)  # some of the first are subclasses of others
+    found: dict[str, list[str]] = {}
+    for name, module in network.named_modules():
+        kind = next((kind for kind in kinds if isinstance(module, kind)), None)
         # Layers of this package are instances of escnn's classes, too.
-        named = [
-            name or "network"
-            for name, module in network.named_modules()
-            if isinstance(module, kind) and not isinstance(module, RelaxedLayer)
-        ]
-        if named:
-            found[kind.__name__] = tuple(named)
+        if kind is not None and not isinstance(module, RelaxedLayer):
+            found.setdefault(kind.__name__, []).append(name or "network")
+    order = [kind.__name__ for kind in (*RELAXED_FORMS, *NO_SOFT_FORM)]
+    return {kind: tuple(found[kind]) for kind in order if kind in found}
+
+
+def own_modules(network: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Return the names of the user's own modules with weights, of which nothing is known, by their class."""
+    inside = {id(part) for layer in network.modules() if isinstance(layer, RelaxedLayer) for part in layer.modules()}
+    found: dict[str, tuple[str, ...]] = {}
+    for name, module in network.named_modules():
+        is_own = type(module).__module__.partition(".")[0] not in ("torch", "escnn", __name__.partition(".")[0])
+        if is_own and id(module) not in inside and not isinstance(module, (*NO_SOFT_FORM, *RELAXED_FORMS)):
+            lists = [child for child in module.children() if isinstance(child, (nn.ParameterList, nn.ParameterDict))]
+            if any(any(True for _ in part.parameters(recurse=False)) for part in (module, *lists)):
+                kind = type(module).__name__
+                found[kind] = (*found.get(kind, ()), name or "network")
     return found
 
 
@@ -83,15 +101,51 @@ def in_eval_mode(network: nn.Module) -> Iterator[None]:
         restore(network)
 
 
-def copy_network(network: nn.Module, replacements: Mapping[int, Any] | None = None) -> nn.Module:
-    """Return a deep copy of a network, with other objects in place of some, by the identity of these."""
+def copy_network(
+    network: nn.Module,
+    replacements: Mapping[int, Any] | None = None,
+    attributes: Iterable[tuple[nn.Module, dict[str, Any]]] = (),
+) -> nn.Module:
+    """Return a deep copy of a network, with other objects in place of some, by the identity of these.
+
+    ``attributes`` are those that modules in place of others get, as copies.
+    """
+    _warn_of_functions_that_hold_modules(network)
     # Python's modules are shared: there is one of each, and deepcopy refuses them.
     memo: dict[int, Any] = {id(module): module for module in list(sys.modules.values())}
     for buffer in network.buffers():
         if not buffer.is_leaf:
             # escnn's layers build buffers from parameters in eval mode, with a history that deepcopy refuses.
             memo[id(buffer)] = buffer.detach().clone()
-    return copy.deepcopy(network, {**memo, **(replacements or {})})
+    memo |= replacements or {}
+    copied = copy.deepcopy(network, memo)
+    for module, values in attributes:
+        vars(module).update(copy.deepcopy(values, memo))
+    return copied
+
+
+def _warn_of_functions_that_hold_modules(network: nn.Module) -> None:
+    """Warn of attributes that a copy shares and through which it would call the modules of the original."""
+    known = {id(module) for module in network.modules()}
+    for name, module in network.named_modules():
+        for attribute, value in vars(module).items():
+            parts = (
+                value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+            )
+            if any(id(held) in known for part in parts for held in _held_by(part)):
+                warn_once(
+                    f"{name + '.' if name else ''}{attribute} holds modules of the network as a closure or a weak "
+                    f"reference, which copies of a network share: the copy goes on calling the modules of the original "
+                    f"through it. Call them as self.… in a method"
+                )
+
+
+def _held_by(value: Any) -> list[Any]:
+    """Return what a function, or a weak reference, holds."""
+    if isinstance(value, weakref.ref):
+        return [value()]
+    cells = (value.__closure__ or ()) if isinstance(value, types.FunctionType) else ()
+    return [cell.cell_contents for cell in cells if cell != types.CellType()]
 
 
 def first_module(network: nn.Module) -> nn.Module:
