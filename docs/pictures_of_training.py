@@ -8,7 +8,6 @@ Digits are turned by up to 60°. Training takes minutes.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +30,7 @@ from escnn_relaxed.plots import plot_equivariance_error, plot_filter_over_positi
 __all__ = ["main"]
 
 FRAME, RATE, BATCH = Frame(10, widths=(4, 4, 4, 8)), 0.01, 64
-ANGLES = [math.radians(degrees) for degrees in range(0, 360, 5)]
+ANGLES = range(0, 360, 5)
 NETWORKS = {"strict": (Way(R2Conv), Setting()), "soft": (Way(RelaxedR2Conv), Setting())}
 
 

@@ -29,9 +29,9 @@ FIELDS = small.field_type("C4", "regular")
 TRIVIAL = small.field_type("C4", "trivial")
 NETWORK = network_of(soft_regular_layer(), soft_regular_layer(learn_relaxation=True)).eval()
 PLACE = {"in_type": FIELDS, "out_type": FIELDS, "kernel_size": 3}
-REPORT = EquivarianceReport("", (ErrorRow("rotation 90°", "rotation", 1.5, "exact", 0.1, 0.0),))
+REPORT = EquivarianceReport("", (ErrorRow("rotation 90°", "rotation", 90.0, "exact", 0.1, 0.0),))
 
-TURN = measure.RobustnessRow("rotation 90°", "rotation", 1.5, "exact", 0.5, 0.5, 0.1, 1.0)
+TURN = measure.RobustnessRow("rotation 90°", "rotation", 90.0, "exact", 0.5, 0.5, 0.1, 1.0)
 ROBUSTNESS = measure.RobustnessReport(1.0, 2, (TURN,))
 
 
