@@ -36,11 +36,10 @@ QUARTER = math.pi / 2
 )
 def test_angles_are_finite_degrees_of_elements_where_fields_turn(angles: Any, error: type, message: str) -> None:
     classifier = nn.Sequential(LAYER, enn.GroupPooling(LAYER.out_type))
+    images, labels = torch.randn(1, 4, 5, 5, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
     for measure in (
         lambda: equivariance_error(LAYER, 5, angles=angles),
-        lambda: robustness_report(
-            classifier, torch.randn(1, 4, 5, 5, dtype=torch.float64), torch.zeros(1, dtype=torch.long), angles=angles
-        ),
+        lambda: robustness_report(classifier, images, labels, angles=angles),
     ):
         with pytest.raises(error, match=message):
             measure()

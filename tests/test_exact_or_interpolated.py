@@ -415,10 +415,8 @@ def test_a_field_beside_the_images_turns_and_a_plain_action_stays() -> None:
             after = soft(images.rot90(turns, (2, 3)), turned)
             assert error == pytest.approx(((after - before).norm() / before.norm()).item(), rel=1e-9)
             assert error > 1e-3
-    with pytest.raises(
-        ValueError,
-        match=r"the fields of the input are of C4_on_R2.*, which holds no rotation 45°: .* rotation 0° and rotation 90°;",
-    ):
+    said = r"the fields of the input are of C4_on_R2.*, which holds no rotation 45°: .* rotation 0° and rotation 90°;"
+    with pytest.raises(ValueError, match=said):
         errors(soft, (images, VECTOR(action)), angles=[45])
 
 
