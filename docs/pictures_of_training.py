@@ -20,12 +20,13 @@ from torch import nn
 from torch.nn import functional
 
 sys.path.append(str(Path(__file__).parents[1]))
+from escnn_relaxed import RelaxedR2Conv, equivariance_error, parameter_groups
+from escnn_relaxed.plots import plot_equivariance_error, plot_filter_over_positions
+
 from benchmarks.shared.training import Split, take_steps
 from benchmarks.symmetry.digits import load_digits
 from benchmarks.symmetry.networks import Frame
 from benchmarks.symmetry.ways import Setting, Way
-from escnn_relaxed import RelaxedR2Conv, equivariance_error, parameter_groups
-from escnn_relaxed.plots import plot_equivariance_error, plot_filter_over_positions
 
 __all__ = ["main"]
 

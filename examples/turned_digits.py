@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shared import bundled_digits, mnist_digits
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, interpolate, pad
+
+from shared import bundled_digits, mnist_digits
 
 __all__ = ["SIDE", "Split", "turned_digits"]
 

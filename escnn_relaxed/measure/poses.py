@@ -144,7 +144,7 @@ def symmetry_verdict(poses: PoseReport, helps: Mapping[str, bool]) -> dict[str, 
 
     Args:
         poses: what :func:`pose_test` found.
-        helps: subgroup → whether softness helps, as :func:`~escnn_relaxed.learning.which_softness_helps` finds.
+        helps: subgroup → whether softness helps, as :func:`~escnn_relaxed.which_softness_helps` finds.
 
     Returns:
         Subgroup → verdict, of the subgroups that both know: "strict is right", "soft: the labels need it", and where
