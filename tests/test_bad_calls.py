@@ -61,6 +61,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.relax_network: {"network": R2Conv(FIELDS, FIELDS, 3)},
     escnn_relaxed.harden_network: {"network": NETWORK},
     escnn_relaxed.export_network: {"network": NETWORK},
+    escnn_relaxed.to_escnn: {"network": escnn_relaxed.harden_network(NETWORK)},
     escnn_relaxed.SoftnessEvidence: {"network": NETWORK, "observations": 100},
     escnn_relaxed.frequency_penalty: {"network": NETWORK},
     escnn_relaxed.parameter_groups: {"network": NETWORK},
