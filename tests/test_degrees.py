@@ -45,6 +45,12 @@ def test_angles_are_finite_degrees_of_elements_where_fields_turn(angles: Any, er
             measure()
 
 
+def test_elements_beside_a_rotation_are_rotations() -> None:
+    """Though a mirror is nearer to it than the second of them."""
+    with pytest.raises(ValueError, match="no rotation 100°: the nearest are rotation 180° and rotation 0°;"):
+        equivariance_error(soft_regular_layer(space="D2"), 5, angles=[100])
+
+
 class Mean(nn.Module):
     """The mean over neighbours."""
 
@@ -54,12 +60,12 @@ class Mean(nn.Module):
 
 def test_angles_and_what_reports_say_of_them_are_degrees() -> None:
     trivial = small.field_type("D4", "trivial")
-    angles = [90, 0.5, 1, 1.57, -30, 450.0, np.float32(45)]
+    angles = [90, 0.5, 1, 1.57, -30, 450.0, np.float32(45), 0]
     report = equivariance_error(Mean(), 17, in_type=trivial, out_type=trivial, angles=angles)
     assert [row.angle for row in report.rows[:3]] == [90.0, 180.0, 270.0]
-    assert [row.angle for row in report.rows[7:]] == pytest.approx([90, 0.5, 1, 1.57, 330, 90, 45])
-    names = [f"rotation {angle:g}°" for angle in (90, 0.5, 1, 1.57, 330, 90, 45)]
+    assert [row.angle for row in report.rows[7:]] == pytest.approx([90, 0.5, 1, 1.57, 330, 90, 45, 0])
+    names = [f"rotation {angle:g}°" for angle in (90, 0.5, 1, 1.57, 330, 90, 45, 0)]
     assert [row.name for row in report.rows[7:]] == names
-    assert [row.kind == "exact" for row in report.rows[7:]] == [True, *[False] * 4, True, False]
+    assert [row.kind == "exact" for row in report.rows[7:]] == [True, *[False] * 4, True, False, True]
     profile = symmetry_profile(build(*[small.field_type("D4", "regular")] * 2))
     assert sorted(row.angle for row in profile.rows) == [0, 90, 90, 180, 180, 270, 270]
