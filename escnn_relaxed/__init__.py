@@ -16,8 +16,8 @@ The rooms follow in the order in which data meet them. Each imports only from th
 
 This module exports what most users need. Kernels are in ``escnn_relaxed.kernel``, kernel nets in
 ``escnn_relaxed.continuous``, classes of reports and further measures in ``escnn_relaxed.measure``, further tools for
-learning in ``escnn_relaxed.learning``, and other layers in ``escnn_relaxed.baselines``. "Equation (2)" and the like refer
-to docs/concepts/mathematics.md.
+learning in ``escnn_relaxed.learning``, and other layers in ``escnn_relaxed.baselines``. "Equation (2)" and the like
+refer to docs/concepts/mathematics.md.
 """
 
 import warnings
