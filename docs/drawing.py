@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from escnn_relaxed.plots.charts import COLOURS, DIVERGING
+
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
-
-from escnn_relaxed.plots.charts import COLOURS, DIVERGING
 
 FONT = 12
 STRICT, SOFT, FREE = COLOURS[0], COLOURS[1], COLOURS[5]

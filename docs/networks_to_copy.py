@@ -5,13 +5,13 @@ Each takes plain tensors. ``relax=None`` makes a layer strict.
 
 from __future__ import annotations
 
+from escnn_relaxed import RelaxedR2Conv
+
 import torch
 from escnn import gspaces, nn
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
-
-from escnn_relaxed import RelaxedR2Conv
 
 __all__ = ["Regression", "ResNet", "UNet"]
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv, harden_network
+from escnn_relaxed.baselines import LAYERS
+from escnn_relaxed.measure import symmetry_profile
+from escnn_relaxed.plots import plot_filters_over_rotations, plot_symmetry_profile
+
 import torch
 from escnn import gspaces, nn
 from matplotlib import pyplot
@@ -13,10 +18,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from drawing import FONT, show
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv, harden_network
-from escnn_relaxed.baselines import LAYERS
-from escnn_relaxed.measure import symmetry_profile
-from escnn_relaxed.plots import plot_filters_over_rotations, plot_symmetry_profile
 
 # The picture of the paper's special cases.
 PLANE = gspaces.trivialOnR2()

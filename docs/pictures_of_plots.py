@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
+from escnn_relaxed.measure import symmetry_profile as profile_of
+from escnn_relaxed.plots import plot_robustness, plot_symmetry_profile
+
 import torch
 from escnn import gspaces, nn
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-
-from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
-from escnn_relaxed.measure import symmetry_profile as profile_of
-from escnn_relaxed.plots import plot_robustness, plot_symmetry_profile
 
 sys.path.append(str(Path(__file__).parents[1]))
 from examples import which_symmetry

@@ -8,7 +8,6 @@ Digits are turned by up to 60°. Training takes minutes.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,17 +20,18 @@ from torch import nn
 from torch.nn import functional
 
 sys.path.append(str(Path(__file__).parents[1]))
+from escnn_relaxed import RelaxedR2Conv, equivariance_error, parameter_groups
+from escnn_relaxed.plots import plot_equivariance_error, plot_filter_over_positions
+
 from benchmarks.shared.training import Split, take_steps
 from benchmarks.symmetry.digits import load_digits
 from benchmarks.symmetry.networks import Frame
 from benchmarks.symmetry.ways import Setting, Way
-from escnn_relaxed import RelaxedR2Conv, equivariance_error, parameter_groups
-from escnn_relaxed.plots import plot_equivariance_error, plot_filter_over_positions
 
 __all__ = ["main"]
 
 FRAME, RATE, BATCH = Frame(10, widths=(4, 4, 4, 8)), 0.01, 64
-ANGLES = [math.radians(degrees) for degrees in range(0, 360, 5)]
+ANGLES = range(0, 360, 5)
 NETWORKS = {"strict": (Way(R2Conv), Setting()), "soft": (Way(RelaxedR2Conv), Setting())}
 
 

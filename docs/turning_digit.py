@@ -11,6 +11,8 @@ import argparse
 import math
 from pathlib import Path
 
+from escnn_relaxed import RelaxedR2Conv
+
 import numpy as np
 import torch
 from escnn import gspaces, nn
@@ -24,7 +26,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from drawing import SOFT, STRICT
-from escnn_relaxed import RelaxedR2Conv
 
 __all__ = ["frames", "sixes", "turn"]
 

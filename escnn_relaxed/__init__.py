@@ -15,9 +15,9 @@ The rooms follow in the order in which data meet them. Each imports only from th
     plots/, models
 
 This module exports what most users need. Kernels are in ``escnn_relaxed.kernel``, kernel nets in
-``escnn_relaxed.continuous``, reports and logs in ``escnn_relaxed.measure``, further tools for learning in
-``escnn_relaxed.learning``, other layers in ``escnn_relaxed.baselines``, and the way back to escnn in
-``escnn_relaxed.network``. "Equation (2)" and the like refer to docs/concepts/mathematics.md.
+``escnn_relaxed.continuous``, classes of reports and further measures in ``escnn_relaxed.measure``, further tools for
+learning in ``escnn_relaxed.learning``, and other layers in ``escnn_relaxed.baselines``. "Equation (2)" and the like
+refer to docs/concepts/mathematics.md.
 """
 
 import warnings
@@ -33,9 +33,16 @@ try:
     from .layer.relaxed_linear import RelaxedLinear
     from .layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
     from .layer.relaxed_r3conv import RelaxedR3Conv, RelaxedR3ConvTransposed
-    from .learning import SoftnessEvidence, frequency_penalty, parameter_groups
-    from .measure import assert_equivariant, equivariance_error, relaxation_summary, robustness_report
-    from .network.conversion import harden_network, relax_network
+    from .learning import SoftnessEvidence, frequency_penalty, parameter_groups, which_softness_helps
+    from .measure import (
+        assert_equivariant,
+        equivariance_error,
+        pose_test,
+        relaxation_scalars,
+        relaxation_summary,
+        robustness_report,
+    )
+    from .network.conversion import harden_network, relax_network, to_escnn
     from .network.export import export_network
     from .network.gate import gate_softness
 except ModuleNotFoundError as error:
@@ -59,9 +66,13 @@ __all__ = [
     "gate_softness",
     "harden_network",
     "parameter_groups",
+    "pose_test",
     "relax_network",
+    "relaxation_scalars",
     "relaxation_summary",
     "robustness_report",
+    "to_escnn",
+    "which_softness_helps",
 ]
 
 

@@ -20,15 +20,14 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any
 
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, pose_test, robustness_report, which_softness_helps
+from escnn_relaxed.learning import TrainingTrials
+
 import torch
 from escnn import gspaces, nn
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample, interpolate, pad
-
-from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
-from escnn_relaxed.learning import TrainingTrials, which_softness_helps
-from escnn_relaxed.measure import pose_test
 
 Split = tuple[Tensor, Tensor]
 Layer = Callable[..., nn.EquivariantModule]

@@ -21,18 +21,19 @@ from functools import partial
 from pathlib import Path
 from statistics import mean
 
+from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.baselines import LAYERS, PartialR2Conv
+
 import torch
 from escnn import gspaces, nn
-from pictures import save_picture
 from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
-from shared import DataError, both_ways_up, half_turned
-from sixes import Sixes, bundled_sixes, mnist_sixes, shift_randomly
 from torch import Tensor
 
-from escnn_relaxed import RelaxedR2Conv
-from escnn_relaxed.baselines import LAYERS, PartialR2Conv
+from pictures import save_picture
+from shared import DataError, both_ways_up, half_turned
+from sixes import Sixes, bundled_sixes, mnist_sixes, shift_randomly
 
 ROTATIONS = 8
 FIELDS = 4

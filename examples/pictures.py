@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
-from shared import SIX_CLASSES
 from torch import Tensor
+
+from shared import SIX_CLASSES
 
 __all__ = ["save_picture"]
 

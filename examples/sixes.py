@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from shared import bundled_digits, mnist_digits, only_sixes
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
+
+from shared import bundled_digits, mnist_digits, only_sixes
 
 __all__ = ["Sixes", "bundled_sixes", "mnist_sixes", "shift_randomly"]
 

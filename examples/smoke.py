@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from escnn_relaxed import RelaxedR2Conv, harden_network, relaxation_summary
+
 import numpy as np
 import torch
 from escnn import gspaces, nn
@@ -39,8 +41,6 @@ from phi.flow import (
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-
-from escnn_relaxed import RelaxedR2Conv, harden_network, relaxation_summary
 
 SIZE = 24  # cells on each side of the box
 BUOYANCY = 0.2

@@ -25,6 +25,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from threading import Thread
 
+from escnn_relaxed import RelaxedR2Conv
+
 import optuna
 import torch
 from escnn import gspaces, nn
@@ -33,11 +35,10 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from shared import mean_and_error
 from torch.nn.functional import cross_entropy
-from turned_digits import Split, turned_digits
 
-from escnn_relaxed import RelaxedR2Conv
+from shared import mean_and_error
+from turned_digits import Split, turned_digits
 
 FREQUENCIES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6)
 KERNEL_SIZES = (5, 5, 3)

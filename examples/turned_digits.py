@@ -10,16 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shared import bundled_digits, mnist_digits
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, interpolate, pad
+
+from shared import bundled_digits, mnist_digits
 
 __all__ = ["SIDE", "Split", "turned_digits"]
 
 Split = tuple[Tensor, Tensor]
 # 17, 9 and 5 halve to odd sizes, so that strides map the pixel grid to itself under turns.
 SIDE = 17
-LARGEST_ANGLE = math.pi / 3
+LARGEST_ANGLE = 60  # degrees
 VALIDATION_SHARE = 0.25
 TEST_SHARE = 0.3
 
@@ -61,7 +62,7 @@ def _mnist(root: Path) -> tuple[Split, Split]:
 
 
 def _turned(images: Tensor, generator: torch.Generator) -> Tensor:
-    angles = (2 * torch.rand(len(images), generator=generator) - 1) * LARGEST_ANGLE
+    angles = (2 * torch.rand(len(images), generator=generator) - 1) * math.radians(LARGEST_ANGLE)
     cosine, sine, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
     matrices = torch.stack([cosine, -sine, zero, sine, cosine, zero], dim=1).view(-1, 2, 3)
     grid = affine_grid(matrices, list(images.shape), align_corners=False)

@@ -17,15 +17,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
+from escnn_relaxed import RelaxedR3Conv, harden_network
+from escnn_relaxed.measure import symmetry_profile
+
 import torch
 from escnn import gspaces, nn
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-
-from escnn_relaxed import RelaxedR3Conv, harden_network
-from escnn_relaxed.measure import symmetry_profile
 
 SIZE = 12  # voxels on each side of the box
 SPREAD, WIND, LITTLE_SPREAD = 0.5, 1.0, 0.1

@@ -13,14 +13,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, pose_test, which_softness_helps
+from escnn_relaxed.learning import TrainingTrials
+from escnn_relaxed.measure import PoseReport
+
 import torch
 from escnn import gspaces, nn
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-
-from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
-from escnn_relaxed.learning import TrainingTrials, which_softness_helps
-from escnn_relaxed.measure import PoseReport, pose_test
 
 LETTER = torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
 SIDE, NOISE, LETTERS, RATE = 11, 0.1, 500, 2e-2

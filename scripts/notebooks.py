@@ -9,6 +9,8 @@ where the tutorial imports it. So a notebook runs alone.
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import sys
@@ -26,14 +28,22 @@ ROOT = Path(__file__).resolve().parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
 NOTEBOOKS = ROOT / "examples" / "notebooks"
 
-INSTALL = """# Installs the package where it is missing.
+INSTALL = """# Installs what is missing of what this notebook imports.
 # REPOSITORY is the folder of the package, with setup.py in it, or "git+https://…".
 # If this notebook lies elsewhere, as in Colab, set REPOSITORY before you run this cell.
 import importlib.util
 from pathlib import Path
 
 REPOSITORY = "{repository}"
-if importlib.util.find_spec("escnn_relaxed") is None:
+PACKAGE = {package}
+OTHERS = {others}
+
+
+def is_missing(module):
+    return importlib.util.find_spec(module) is None
+
+
+if any(map(is_missing, PACKAGE)):
     if "://" not in REPOSITORY and not Path(REPOSITORY, "setup.py").exists():
         raise FileNotFoundError(
             f"set REPOSITORY to the folder with setup.py in it, not {{REPOSITORY!r}}"
@@ -41,14 +51,21 @@ if importlib.util.find_spec("escnn_relaxed") is None:
     COMPAT = REPOSITORY + ("#subdirectory=" if "://" in REPOSITORY else "/") + "compat"
     %pip install -q torch scipy {{COMPAT}} pymanopt autograd joblib einops
     %pip install -q --no-deps escnn {{REPOSITORY}}
-    %pip install -q matplotlib scikit-learn
-{more}"""
+MISSING = " ".join(OTHERS[module] for module in OTHERS if is_missing(module))
+if MISSING:
+    %pip install -q {{MISSING}}
+"""
+# What pip calls the package of each module that no line above installs.
+PACKAGES = {
+    **{"matplotlib": "matplotlib", "sklearn": "scikit-learn", "phi": "phiflow"},
+    **{"onnx": "onnx", "onnxruntime": "onnxruntime", "onnxscript": "onnxscript"},
+}
+OF_THE_PACKAGE = ("torch", "numpy", "scipy", "escnn", "lie_learn", "escnn_relaxed")
+# What torch imports in a tutorial, and a process that it starts, by the number of the tutorial.
+IMPORTED_BY_OTHERS = {"4": ("onnx", "onnxruntime", "onnxscript")}
 TOOLS = re.compile(r"^from tools import (?:\([^)]*\)|.*)\n+", re.MULTILINE)
 # Links of a page to its notebook, and code of the tools, which a notebook has.
 OF_THE_PAGE = re.compile(r"^\{download\}[^\n]*\n+|^```\{literalinclude\}.*?^```\n*", re.MULTILINE | re.DOTALL)
-# By the number of the tutorial.
-MORE_PACKAGES = {"4": "onnx onnxruntime onnxscript", "7": "phiflow"}
-
 ENVIRONMENT = {
     "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     "MATPLOTLIBRC": str(ROOT / "docs" / "matplotlibrc"),
@@ -75,13 +92,28 @@ def notebook_of(tutorial: Path) -> NotebookNode:
     for cell in notebook.cells:
         if "hide-input" in cell.metadata.get("tags", ()):
             cell.metadata["jupyter"] = {"source_hidden": True}
-    packages = MORE_PACKAGES.get(tutorial.name[0])
-    more = f"    %pip install -q {packages}\n" if packages else ""
-    install = INSTALL.format(repository=REPOSITORY, more=more)
+    others = (imported(notebook) | set(IMPORTED_BY_OTHERS.get(tutorial.name[0], ()))) - set(OF_THE_PACKAGE)
+    install = INSTALL.format(
+        repository=REPOSITORY,
+        package=json.dumps(OF_THE_PACKAGE),
+        others=json.dumps({module: PACKAGES[module] for module in sorted(others)}, indent=4),
+    )
     notebook.cells.insert(1, nbformat.v4.new_code_cell(install.strip()))
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # by itself it is drawn at random
     return notebook
+
+
+def imported(notebook: NotebookNode) -> set[str]:
+    """The modules that the cells import, but for those of Python."""
+    found: set[str] = set()
+    for cell in notebook.cells:
+        for node in ast.walk(ast.parse(cell.source)) if cell.cell_type == "code" else ():
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add(str(node.module).partition(".")[0])
+    return found - sys.stdlib_module_names
 
 
 def link_from_notebook(link: str) -> str:

@@ -30,7 +30,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
 # Files whose tests are of what stands around the package.
-TOOLS = (*("test_benchmark", "test_experiments"), *("test_docs", "test_notebooks", "test_site"), "test_examples")
+TOOLS = (
+    *("test_benchmark", "test_experiments"),
+    *("test_docs", "test_notebooks", "test_site"),
+    "test_examples",
+    "test_import_order",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

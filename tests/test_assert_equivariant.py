@@ -146,7 +146,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"atol": -1e-3}, ValueError, "atol must be finite and >= 0, got -0.001"),
     ({"atol": float("nan")}, ValueError, "atol must be finite"),
     ({"interpolated_atol": "much"}, TypeError, "interpolated_atol must be a number, got 'much'"),
-    ({"angles": [float("inf")]}, TypeError, "angles must be finite numbers in degrees, got inf"),
+    ({"angles": [float("inf")]}, ValueError, "angles must be finite numbers in degrees, got inf"),
     ({"angles": 45}, TypeError, "angles must be a sequence of numbers in degrees, got 45"),
     ({"angles": [45]}, ValueError, "which holds no rotation 45°"),
     ({"data": torch.zeros(1, 4, 5, 5)}, ValueError, "give input_size or data, one of them"),

@@ -30,9 +30,9 @@ TRIVIAL = small.field_type("C4", "trivial")
 NETWORK = network_of(soft_regular_layer(), soft_regular_layer(learn_relaxation=True)).eval()
 STRICT = soft_regular_layer(relax={"rotation": 0.0})
 PLACE = {"in_type": FIELDS, "out_type": FIELDS, "kernel_size": 3}
-REPORT = EquivarianceReport("", (ErrorRow("rotation 90°", "rotation", 1.5, "exact", 0.1, 0.0),))
+REPORT = EquivarianceReport("", (ErrorRow("rotation 90°", "rotation", 90.0, "exact", 0.1, 0.0),))
 
-TURN = measure.RobustnessRow("rotation 90°", "rotation", 1.5, "exact", 0.5, 0.5, 0.1, 1.0)
+TURN = measure.RobustnessRow("rotation 90°", "rotation", 90.0, "exact", 0.5, 0.5, 0.1, 1.0)
 ROBUSTNESS = measure.RobustnessReport(1.0, 2, (TURN,))
 
 
@@ -62,6 +62,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.relax_network: {"network": R2Conv(FIELDS, FIELDS, 3)},
     escnn_relaxed.harden_network: {"network": NETWORK},
     escnn_relaxed.export_network: {"network": NETWORK},
+    escnn_relaxed.to_escnn: {"network": escnn_relaxed.harden_network(NETWORK)},
     escnn_relaxed.SoftnessEvidence: {"network": NETWORK, "observations": 100},
     escnn_relaxed.frequency_penalty: {"network": NETWORK},
     escnn_relaxed.parameter_groups: {"network": NETWORK},

@@ -25,6 +25,8 @@ MAKE: dict[str, Callable[[], nn.Module]] = {
     **{way: lambda way=way: baseline(way, "C4", "two regular -> regular") for way in WAYS},
 }
 EVERY_LAYER = pytest.mark.parametrize("layer", MAKE)
+# The layers of Network have a fixed ω′, and the penalty is there for where it is computed.
+pytestmark = pytest.mark.filterwarnings("ignore:frequency_penalty is a constant:UserWarning")
 
 
 @pytest.fixture

@@ -249,7 +249,7 @@ def test_texts_are_tables_with_sums() -> None:
 REPORTS = {
     "evidence": EvidenceTable(ROWS),
     "hardening": HardeningReport(TRIALS),
-    "errors": EquivarianceReport("<layer>", (ErrorRow("rotation 90°", "rotation", 1.57, "exact", 0.5, 0.0),)),
+    "errors": EquivarianceReport("<layer>", (ErrorRow("rotation 90°", "rotation", 90.0, "exact", 0.5, 0.0),)),
     "summary": RelaxationSummary((LayerSummary("conv", "1 -> 1", {}, {"all": 0.0}),), {"R2Conv": ("1",)}),
 }
 

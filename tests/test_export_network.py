@@ -82,45 +82,6 @@ def test_module_that_appears_twice_is_applied_twice_and_stays_one() -> None:
     assert_same(network, exported)
 
 
-class PlainResidual(nn.Module):
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features + self.body(features)
-
-
-class BlockWithExport(Block):
-    def forward(self, features: GeometricTensor) -> GeometricTensor:
-        return features + self.conv(features)
-
-    def export(self) -> nn.Module:
-        return PlainResidual(export_network(self.conv))
-
-
-def test_block_with_an_export_of_its_own_is_exported_by_it() -> None:
-    network = enn.SequentialModule(BlockWithExport(C4, C4), enn.ReLU(C4))
-    exported = export_network(network)
-    assert network.training
-    assert isinstance(exported[0], PlainResidual)
-    assert_same(network, exported)
-
-
-class BlockOfParts(BlockWithExport):
-    """As the blocks of ReDet, whose forward the exported parts lack."""
-
-    def export(self) -> nn.Module:
-        return nn.ModuleDict({"conv": export_network(self.conv)})
-
-
-def test_export_of_a_block_that_cannot_be_called_leaves_its_forward() -> None:
-    network = enn.SequentialModule(BlockOfParts(C4, C4), enn.ReLU(C4))
-    exported = export_network(network)
-    assert not any(isinstance(module, RelaxedR2Conv) for module in exported.modules())
-    assert_same(network, exported)
-
-
 REGISTER = ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook")
 PLACES = {
     "network": lambda network: network,

@@ -65,6 +65,29 @@ def test_penalty_of_what_has_no_frequency_is_refused(layer: nn.Module, message: 
         frequency_penalty(nn.Sequential(layer))
 
 
+@pytest.mark.usefixtures("warnings_not_yet_given")
+def test_penalty_without_a_gradient_says_so_once_at_the_line_of_the_loop() -> None:
+    """Of fixed ω′ and of learned ones that are frozen."""
+    fixed, frozen = network_of(soft_regular_layer(relax={"rotation": 0.5})), learning({"rotation": 0.5})
+    for value in frequencies_of(frozen):
+        value.requires_grad_(False)
+    with pytest.warns(
+        UserWarning, match="constant without a gradient.*learn_relaxation=True, .*SoftnessEvidence"
+    ) as said:
+        penalties = [frequency_penalty(network) for network in (fixed, frozen, fixed)]
+    assert [warning.filename for warning in said] == [__file__]
+    assert [penalty.item() for penalty in penalties] == [0.25, 0.25, 0.25]
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+def test_penalty_is_silent_where_it_learns_where_nothing_is_soft_and_where_it_is_looked_at() -> None:
+    fixed = soft_regular_layer(relax={"rotation": 0.5})
+    assert frequency_penalty(nn.ModuleList([fixed, learning({"rotation": 0.5})])).requires_grad
+    assert frequency_penalty(network_of(soft_regular_layer(relax={}))).item() == 0
+    with torch.no_grad():
+        assert frequency_penalty(fixed).item() == 0.25
+
+
 def answer(network: nn.Module) -> Tensor:
     torch.manual_seed(3)
     in_type = layers_of(network)[0].in_type

@@ -1,7 +1,10 @@
 """The notebooks of examples/notebooks are the tutorials as they are now, with outputs, and run by themselves."""
 
+import ast
+import importlib.util
 import re
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,36 @@ def test_notebook_is_its_tutorial_as_it_is_now_with_its_outputs(tutorial: Path, 
     assert not [link for link in links if not (NOTEBOOKS / link.partition("#")[0]).exists()]
     assert "{" + "download}" not in text
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} == {tutorial.stem for tutorial in TUTORIALS}
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda tutorial: tutorial.stem)
+def test_first_cell_installs_each_module_that_is_imported_and_missing(
+    tutorial: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [cell.source for cell in saved(tutorial).cells if cell.cell_type == "code"]
+    # Lines of pip become calls, which the notebook's shell makes of them.
+    first = re.sub(r"%pip install (.*)", r'pip(f"\1")', cells[0])
+    roots = {
+        name.partition(".")[0]
+        for node in ast.walk(ast.parse("\n".join(cells[1:])))
+        for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None)])
+        if name
+    } - sys.stdlib_module_names
+    assert {"torch", "escnn", "escnn_relaxed", "matplotlib"} <= roots
+    monkeypatch.chdir(NOTEBOOKS)
+    found = importlib.util.find_spec
+    for missing in (None, *sorted(roots)):
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, missing=missing: None if name == missing else found("sys")
+        )
+        typed: list[str] = []
+        exec(first, {"pip": typed.append})
+        words = {word.removesuffix("/compat").replace("scikit-learn", "sklearn") for word in " ".join(typed).split()}
+        assert bool(typed) == (missing is not None)
+        if missing == "phi":
+            missing = "phiflow"
+        # The package itself is the folder; NumPy comes with SciPy.
+        assert missing is None or {"escnn_relaxed": "../..", "numpy": "scipy"}.get(missing, missing) in words
 
 
 def printed(notebook: Any) -> str:

@@ -1,6 +1,5 @@
 """Pictures hold the kernels, the errors, the profiles and the accuracies that they are given."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +36,7 @@ def ticks(labels: list[mpl.text.Text]) -> list[str]:
 def report(degrees: range, subgroup: str = "rotation") -> measure.EquivarianceReport:
     """Errors that are the angle in turns; multiples of 90° are exact."""
     kinds = {d: ("interpolated", 0.01) if d % 90 else ("exact", 0.0) for d in reversed(degrees)}
-    rows = (measure.ErrorRow("", subgroup, math.radians(d), of[0], d / 360, of[1]) for d, of in kinds.items())
+    rows = (measure.ErrorRow("", subgroup, float(d), of[0], d / 360, of[1]) for d, of in kinds.items())
     return measure.EquivarianceReport("", tuple(rows))
 
 
@@ -139,13 +138,13 @@ def test_filters_over_positions_are_what_the_layer_multiplies_with(
     assert not np.allclose(found[0], found[3])
 
 
-QUARTER = math.pi / 2
+QUARTER = 90.0
 
 
 def turned(angle: float, accuracy: float, **others: Any) -> measure.RobustnessRow:
     values = {"subgroup": "rotation", "kind": "exact", "resampling": 0.9, **others}
     return measure.RobustnessRow(
-        "", values["subgroup"], math.radians(angle), values["kind"], accuracy, 0.5, 0.1, values["resampling"]
+        "", values["subgroup"], angle, values["kind"], accuracy, 0.5, 0.1, values["resampling"]
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import escnn_relaxed
 from escnn_relaxed.on_escnn import versions
 from escnn_relaxed.on_escnn.versions import check_torch
 
@@ -21,6 +22,37 @@ def test_torch_that_is_too_old_is_refused_on_import(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "__version__", "2.5.1")
     with pytest.raises(ImportError, match=r"has 2\.5\.1"):
         importlib.reload(versions)
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("matplotlib", r"^escnn_relaxed.plots needs matplotlib, the extra `plots`, .*: pip install matplotlib$"),
+        # Something that matplotlib itself needs.
+        ("cycler", "cycler"),
+    ],
+)
+def test_plots_say_what_to_install(missing: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith((missing, "matplotlib", "escnn_relaxed.plots"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("escnn_relaxed.plots", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ModuleNotFoundError, match=said) as found:
+        importlib.import_module("escnn_relaxed.plots")
+    assert found.value.name == missing
+
+
+def test_what_users_type_daily_is_at_the_top_and_in_its_folder() -> None:
+    for folder, names in {
+        "learning": ("SoftnessEvidence", "which_softness_helps"),
+        "measure": ("pose_test", "relaxation_scalars"),
+        "network": ("to_escnn",),
+    }.items():
+        module = importlib.import_module(f"escnn_relaxed.{folder}")
+        for name in names:
+            assert name in escnn_relaxed.__all__
+            assert name in module.__all__
+            assert getattr(escnn_relaxed, name) is getattr(module, name)
 
 
 # In one process, since torch takes longest: what is said where escnn and the package are imported anew after some code.

@@ -83,9 +83,9 @@ def test_numbers_are_those_of_the_network_written_out() -> None:
     network = Network().double()
     network(torch.randn(64, 1, 6, 6, dtype=torch.float64))
     images, labels = torch.randn(23, 1, 6, 6, dtype=torch.float64), torch.randint(3, (23,))
-    whole = robustness_report(network, images, labels, angles=[0.3])
+    whole = robustness_report(network, images, labels, angles=[17])
     for batch_size in (1, 10, 23, 100):
-        report = robustness_report(network, images, labels, angles=[0.3], batch_size=batch_size)
+        report = robustness_report(network, images, labels, angles=[17], batch_size=batch_size)
         assert report.accuracy == whole.accuracy
         for row, other in zip(report.rows, whole.rows, strict=True):
             assert row.error == pytest.approx(other.error, rel=ROUNDING)
@@ -101,7 +101,7 @@ def test_numbers_are_those_of_the_network_written_out() -> None:
             assert row.agreement == (after.argmax(1) == before.argmax(1)).double().mean().item()
             assert row.error == pytest.approx(float((after - before).norm() / before.norm()), rel=ROUNDING)
         assert report.accuracy == (before.argmax(1) == labels).double().mean().item()
-    of_sibling = equivariance_error(network, data=images, angles=[0.3]).rows
+    of_sibling = equivariance_error(network, data=images, angles=[17]).rows
     assert [row.error for row in report.rows] == pytest.approx([row.error for row in of_sibling], rel=ROUNDING)
 
 
@@ -125,7 +125,7 @@ def test_interpolated_angles_have_what_interpolation_alone_leaves() -> None:
     """Turned by 45° and back, a pixel off the centre is lower, so that its class changes; one in the centre stays."""
     images, labels = torch.zeros(2, 1, 5, 5), torch.zeros(2, dtype=torch.long)
     images[0, 0, 2, 2] = images[1, 0, 1, 2] = 1
-    report = robustness_report(Threshold(), images, labels, in_type=IMAGE, elements=(), angles=[math.pi / 4])
+    report = robustness_report(Threshold(), images, labels, in_type=IMAGE, elements=(), angles=[45])
     (row,) = report.rows
     assert report.accuracy == 1
     assert (row.kind, row.accuracy, row.agreement, row.resampling) == ("interpolated", 0.5, 0.5, 0.5)

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import escnn_relaxed  # noqa: F401 — before escnn, which otherwise warns on import
+
 import torch
 from escnn import gspaces, nn
 from matplotlib import pyplot

@@ -108,6 +108,9 @@ def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry)
     channels = filter_bank.shape[1] * geometry.groups, filter_bank.shape[0]
     kind = _MODULES[axes][is_transposed] if axes else nn.Linear
     arguments = asdict(geometry) if axes else {}
+    if not axes:
+        # A Linear has no groups: theirs are the blocks of its matrix.
+        filter_bank = torch.block_diag(*filter_bank.chunk(geometry.groups))
     like = {"bias": bias is not None, "device": filter_bank.device, "dtype": filter_bank.dtype}
     # No weights are drawn, since that would change the state of the random numbers.
     module: Any = nn.utils.skip_init(kind, *channels[:: -1 if is_transposed else 1], **arguments, **like).eval()

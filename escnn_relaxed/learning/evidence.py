@@ -281,7 +281,7 @@ class SoftnessEvidence:
         because it is near 0 in a perfect fit, too.
 
         Nothing is trained, so a symmetry that the data keep can look broken where other weights count on its softness.
-        :func:`~escnn_relaxed.learning.which_softness_helps` trains further, and raises fewer such alarms.
+        :func:`~escnn_relaxed.which_softness_helps` trains further, and raises fewer such alarms.
 
         Train further for an epoch or two, because batch norm has statistics of the soft network, and other weights
         count on it.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_module, check_positive
+from ..checks import check_module, check_positive, warn_once
 from ..kernel.domain_frequency import DomainFrequency
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import relaxed_layers
@@ -18,6 +18,9 @@ def frequency_penalty(network: nn.Module) -> Tensor:
 
     It can be evaded: the kernel stays as soft if ω′ falls and weights rise. :class:`~escnn_relaxed.SoftnessEvidence`
     learns softness without a λ.
+
+    Where layers are soft and none of them learns its ω′, the penalty is a constant without a gradient, and a warning
+    says so once. A strict network has the penalty 0, so that one loop trains both.
 
     Args:
         network: any module; layers that cannot be soft count 0.
@@ -41,7 +44,15 @@ def frequency_penalty(network: nn.Module) -> Tensor:
             what = f"{name!r}, a {type(layer).__name__}," if name else f"a {type(layer).__name__}"
             raise ValueError(f"network: {what} has no ω′; SoftnessEvidence learns its softness")
     terms = [value.square().sum() for layer in layers.values() for value in layer.domain_frequency.values()]
-    return torch.stack(terms).sum() if terms else torch.zeros(())
+    penalty = torch.stack(terms).sum() if terms else torch.zeros(())
+    is_constant = torch.is_grad_enabled() and not penalty.requires_grad
+    frequencies = [module for module in network.modules() if isinstance(module, DomainFrequency)]
+    if is_constant and any(frequency.may_vary() for frequency in frequencies):
+        warn_once(
+            "frequency_penalty is a constant without a gradient, since no layer of this network learns its ω′: build "
+            "layers with learn_relaxation=True, or let SoftnessEvidence learn the softness"
+        )
+    return penalty
 
 
 def parameter_groups(network: nn.Module, frequency_rate: float | None = None) -> list[dict[str, Any]]:

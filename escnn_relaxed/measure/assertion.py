@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from escnn.group import GroupElement
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
-from ..checks import check_not_negative, check_sequence, is_number
+from ..checks import check_not_negative
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import in_eval_mode, strict_layers
 from .equivariance import error_report
@@ -102,7 +100,7 @@ def assert_equivariant(
     tolerances = {name: None if value is None else check_not_negative(name, value) for name, value in given.items()}
     network = MeasuredNetwork(module, input_size, data, in_type, out_type, (layer,), output)
     with in_eval_mode(module):
-        report = error_report(network, layer, network.passes(elements, _in_radians(angles), shifts))
+        report = error_report(network, layer, network.passes(elements, angles, shifts))
         whole = network.whole[layer].tensor
     exact, between = tolerances.values()
     exact = _rounding(module, whole) if exact is None else exact
@@ -113,15 +111,6 @@ def assert_equivariant(
     if failed:
         raise AssertionError(_message(module, layer, failed, len(report.rows)))
     return report
-
-
-def _in_radians(angles: Any) -> list[float]:
-    """Return angles that are given in degrees, checked."""
-    checked = check_sequence("angles", angles, "numbers in degrees")
-    for angle in checked:
-        if not is_number(angle) or not math.isfinite(angle):
-            raise TypeError(f"angles must be finite numbers in degrees, got {angle!r}")
-    return [math.radians(angle) for angle in checked]
 
 
 def _rounding(module: nn.Module, output: Tensor) -> float:

@@ -57,7 +57,7 @@ def equivariance_error(
         out_type: fields of an output that is a plain tensor with pixels.
         elements: of the fiber group; all by default (of a continuous group 16 rotations, of SO(3) and O(3) the 24 of
             the cube), ``()`` for none.
-        angles: further rotations, in radians, in space about z. At angles that are not in the group fields have to be
+        angles: further rotations, in degrees, in space about z. At angles that are not in the group fields have to be
             trivial.
         shifts: in pixels, (rows down, columns to the right), of volumes (planes, rows, columns).
         output: from what the module (or the layer named) returns to the tensor that is compared, where it returns a
@@ -69,7 +69,7 @@ def equivariance_error(
     Raises:
         TypeError: for an argument of another type, or an output that is no tensor.
         ValueError: for neither or both of ``input_size`` and ``data``, an unknown layer, nothing to measure, fields
-            that are not known, or that a rotation does not act on.
+            that are not known, or that a rotation does not act on, and an angle that is not finite, or 90° in radians.
 
     Example:
         >>> from escnn import gspaces, nn

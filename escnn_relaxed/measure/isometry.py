@@ -54,6 +54,11 @@ class Isometry:
         return _turn(self.matrix)[0]
 
     @property
+    def degrees(self) -> float:
+        """α in degrees, [0, 360), as reports have it: whole where only rounding errors are left."""
+        return round(math.degrees(self.angle), 9) % 360
+
+    @property
     def axis(self) -> Array:
         """The axis of this turn, (3,), 0 where there is none."""
         return _turn(self.matrix)[1]
@@ -122,9 +127,20 @@ def on_fibers(
     if element is None:
         raise ValueError(
             f"angles and elements: the fields of the {end} are of {field_type.gspace.name}, which holds no "
-            f"{isometry.name}; take its own elements, or an input and an output of trivial fields or without space"
+            f"{isometry.name}{_nearest_elements(field_type.gspace, isometry)}; take its own elements, or an input and "
+            f"an output of trivial fields or without space"
         )
     return field_type.transform_fibers(features, element)
+
+
+def _nearest_elements(gspace: GSpace, isometry: Isometry) -> str:
+    """Return the two elements of a finite group that are nearest to an isometry, in words; of another group nothing."""
+    if gspace.fibergroup.continuous or not gspace.dimensionality:
+        return ""
+    moves = [turn_or_flip(gspace, element) for element in gspace.fibergroup.elements]
+    alike = [move for move in moves if move.subgroup == isometry.subgroup]
+    nearest = sorted(alike, key=lambda move: np.linalg.norm(move.matrix - isometry.matrix).round(6))[:2]
+    return f": the nearest are {' and '.join(move.name for move in nearest)}" if nearest else ""
 
 
 def _name(subgroup: str, matrix: Array) -> str:

@@ -14,7 +14,7 @@ from escnn.gspaces import GSpace, GSpace2D, GSpace3D
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from ..checks import check_callable, check_integer, check_module, check_sequence, check_size, is_number
+from ..checks import check_callable, check_integer, check_module, check_number, check_sequence, check_size
 from ..group.points import centred_grid, support_window
 from ..layer.arguments import check_field_type
 from ..layer.relaxed_layer import RelaxedLayer
@@ -29,6 +29,8 @@ Shifts = Sequence[tuple[int, ...]]
 # Noise: images, the seed, and the width of the Gaussian of smooth noise in pixels. Cubic interpolation turns such noise
 # at a cost of about a percent.
 _BATCH, _SEED, _BLUR = 16, 0, 2.0
+# Radians are told by their multiples of 2.5°, in float32 too.
+_STEP, _STEP_ERROR = 2.5, 1e-5
 # The part of the radius of the inscribed circle or ball over which an image is faded.
 _EDGE = 0.25
 
@@ -66,8 +68,8 @@ class Pass:
     on_torus: bool  # whether what g pushes out of x comes in again on the other side
 
     def description(self, name: str) -> tuple[str, str, float, str]:
-        """Return the first columns of a report for a module: name, subgroup and angle of the isometry, and the kind."""
-        return self.isometry.name, self.isometry.subgroup, self.isometry.angle, self.kind(name)
+        """Return the first columns of a module's row: name, subgroup and degrees of the isometry, and the kind."""
+        return self.isometry.name, self.isometry.subgroup, self.isometry.degrees, self.kind(name)
 
     def kind(self, name: str) -> str:
         """Return whether pixels go to pixels in every map up to a module's output, in x alone, or not even there."""
@@ -124,10 +126,8 @@ class MeasuredNetwork:
     ) -> list[Isometry]:
         """Return the isometries that are asked for, checked."""
         isometries = isometries_of(self.space, elements)
-        for angle in check_sequence("angles", angles, "numbers in radians"):
-            if not is_number(angle) or not math.isfinite(angle):
-                raise TypeError(f"angles must be finite numbers in radians, got {angle!r}")
-            isometries.append(rotation(angle, self.space.dimensionality))
+        for angle in check_sequence("angles", angles, "numbers in degrees"):
+            isometries.append(rotation(_radians(angle), self.space.dimensionality))
         return isometries + [self._shift(pair) for pair in check_sequence("shifts", shifts, "tuples of pixels")]
 
     def passes(
@@ -196,6 +196,19 @@ class MeasuredNetwork:
         pairs = zip(arguments, copies, strict=True)
         values = [a.field_type(value) if a.is_wrapped and a.field_type else value for a, value in pairs]
         return outputs(self._module, values, self._layers, self._output)
+
+
+def _radians(degrees: Any) -> float:
+    """Return an angle that was given in degrees, checked."""
+    number = check_number("angles", degrees)
+    if not math.isfinite(number):
+        raise ValueError(f"angles must be finite numbers in degrees, got {degrees!r}")
+    # 90° as 1.5708: nobody means a turn by 1.5708°.
+    steps = math.degrees(number) / _STEP
+    nearest = round(steps)
+    if nearest and abs(number) < math.tau + _STEP_ERROR and abs(steps - nearest) < _STEP_ERROR:
+        raise ValueError(f"angles must be in degrees, got {degrees!r}, which is {nearest * _STEP:g}° in radians")
+    return math.radians(number)
 
 
 def _are_on_torus(found: dict[str, ModuleOutput]) -> bool:

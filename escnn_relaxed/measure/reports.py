@@ -33,8 +33,8 @@ class ErrorRow:
             direction at 45° from x. In space with the axis, a coordinate or a vector: ``"rotation 120° about
             (1, 1, 1)"``, ``"inversion"``, and ``"rotation 90° about z, inverted"``, the turn of the inverted volume.
         subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
-        angle: in radians, [0, 2π), 0 for a shift. A reflection is this turn after y → −y, in space after the inversion.
-            The first component of an axis in space that is not 0 is positive.
+        angle: in degrees, [0, 360), 0 for a shift. A reflection is this turn after y → −y, in space after the
+            inversion. The first component of an axis in space that is not 0 is positive.
         kind: ``"exact"`` where pixels go to pixels in every feature map; ``"strided"`` where a stride does not fit the
             size or the shift; else ``"interpolated"``.
         error: ‖f(gx) − g f(x)‖ / ‖f(x)‖.
@@ -42,7 +42,7 @@ class ErrorRow:
 
     Example:
         >>> row = ErrorRow(
-        ...     "rotation 45°", "rotation", 0.7854, "interpolated", error=0.15, resampling=0.014
+        ...     "rotation 45°", "rotation", 45.0, "interpolated", error=0.15, resampling=0.014
         ... )
         >>> row.error > row.resampling  # more than interpolation can explain
         True
@@ -70,8 +70,8 @@ class EquivarianceReport(Report):
         rows: exact, strided and interpolated ones, in the order elements, angles, shifts.
 
     Example:
-        >>> turn = ErrorRow("rotation 90°", "rotation", 1.5708, "exact", 5e-7, 0.0)
-        >>> between = ErrorRow("rotation 45°", "rotation", 0.7854, "interpolated", 0.15, 0.014)
+        >>> turn = ErrorRow("rotation 90°", "rotation", 90.0, "exact", 5e-7, 0.0)
+        >>> between = ErrorRow("rotation 45°", "rotation", 45.0, "interpolated", 0.15, 0.014)
         >>> report = EquivarianceReport("", (turn, between))
         >>> print(report)
         transformation  kind          error  resampling alone

@@ -28,7 +28,7 @@ class RobustnessRow:
         name: of the transformation; this, its subgroup, angle and kind are as in
             :class:`~escnn_relaxed.measure.ErrorRow`.
         subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
-        angle: in radians.
+        angle: in degrees.
         kind: ``"exact"``, ``"strided"`` or ``"interpolated"``.
         accuracy: part of the images whose class is right.
         agreement: part of the images that get the same class as before.
@@ -36,7 +36,7 @@ class RobustnessRow:
         resampling: accuracy on images turned there and back, which interpolation alone leaves.
 
     Example:
-        >>> row = RobustnessRow("rotation 90°", "rotation", 1.57, "exact", 0.42, 0.45, 0.9, 0.97)
+        >>> row = RobustnessRow("rotation 90°", "rotation", 90.0, "exact", 0.42, 0.45, 0.9, 0.97)
         >>> f"{row.resampling - row.accuracy:.2f} are lost by the turn"
         '0.55 are lost by the turn'
     """
@@ -61,7 +61,7 @@ class RobustnessReport(Report):
         rows: in the order elements, angles, shifts.
 
     Example:
-        >>> row = RobustnessRow("rotation 90°", "rotation", 1.57, "exact", 0.42, 0.45, 0.9, 0.97)
+        >>> row = RobustnessRow("rotation 90°", "rotation", 90.0, "exact", 0.42, 0.45, 0.9, 0.97)
         >>> print(RobustnessReport(0.97, 1000, (row,)))
         images               right, %    worst, %             same class, %  error
         as they are          97.0 ± 0.5
@@ -118,7 +118,7 @@ def robustness_report(
         in_type: fields of the input. By default those of the classifier, or of the first module inside that has some.
         elements: of the fiber group; all but the identity by default, of a continuous group 16 rotations, ``()`` for
             none.
-        angles: further rotations, in radians.
+        angles: further rotations, in degrees.
         shifts: in pixels, (rows down, columns to the right), of volumes (planes, rows, columns).
         batch_size: number of images that are looked at together.
         output: from what the classifier returns to the logits, where it returns a dict or a tuple.

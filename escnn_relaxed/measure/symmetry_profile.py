@@ -24,13 +24,13 @@ class ProfileRow:
         name: the element in degrees; this, its subgroup and its angle are as in
             :class:`~escnn_relaxed.measure.ErrorRow`.
         subgroup: ``"rotation"`` or ``"reflection"``.
-        angle: in radians.
+        angle: in degrees.
         error: ‖hK − K‖ / ‖K‖, 0 where the element is kept.
         deviation: how far the data leave it open, NaN where they were not asked
             (:meth:`~escnn_relaxed.SoftnessEvidence.symmetry_profile`).
 
     Example:
-        >>> row = ProfileRow("conv", "rotation 90°", "rotation", 1.5708, error=0.2)
+        >>> row = ProfileRow("conv", "rotation 90°", "rotation", 90.0, error=0.2)
         >>> row.error
         0.2
     """
@@ -59,7 +59,7 @@ class SymmetryProfile(Report):
         rows: layer by layer, in the order of the network; turns of space stand by their axes.
 
     Example:
-        >>> turns = [("rotation 90°", 1.571, 0.2), ("rotation 180°", 3.142, 0.0)]
+        >>> turns = [("rotation 90°", 90.0, 0.2), ("rotation 180°", 180.0, 0.0)]
         >>> profile = SymmetryProfile(
         ...     tuple(ProfileRow("conv", name, "rotation", *row) for name, *row in turns)
         ... )
@@ -141,7 +141,7 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
         errors = layer.element_errors([element for element, _ in moves]).tolist() if moves else []
         for (_, how), error in zip(moves, errors, strict=True):
             if error == error:
-                rows.append(ProfileRow(name, how.name, how.subgroup, how.angle, error))
+                rows.append(ProfileRow(name, how.name, how.subgroup, how.degrees, error))
     if not rows:
         raise ValueError("network must have a relaxed layer whose group has more than the identity")
     return SymmetryProfile(tuple(rows))

@@ -29,7 +29,8 @@ def export_network(network: nn.Module) -> nn.Module:
     A sequence takes and returns plain tensors and needs no escnn. A network with a forward of its own keeps it, with
     plain modules as its parts, which take and return GeometricTensors as before. Such a module needs escnn where it is
     loaded, which a warning says; its trace, exported program and ONNX need none. A module without a plain form stays as
-    it is, and so does one whose ``export()`` gives what cannot be called.
+    it is, and so does one whose ``export()`` gives what cannot be called on a tensor, such as a ``ModuleDict`` of its
+    parts.
 
     Args:
         network: an escnn module; an ``nn.Sequential`` that also holds modules on plain tensors, of which one that
@@ -73,9 +74,8 @@ def export_network(network: nn.Module) -> nn.Module:
         if not is_of_escnn:
             refuse_hooks(*module.modules())
         plain = plain_module(module, export) if is_of_escnn else module.export()
-        # The export() of some blocks gives the parts of their forward alone, in a ModuleDict.
-        if type(plain).forward is nn.Module.forward:
-            raise NoPlainFormError
+        if not _takes_tensors(plain):
+            raise NoPlainFormError(f"{type(module).__name__}.export() gives a {type(plain).__name__}")
         # Later, since what has no plain form keeps its hooks.
         refuse_hooks(*module.modules())
         return plain
@@ -131,6 +131,7 @@ def _with_plain_parts(network: nn.Module, export: Callable[[nn.Module], nn.Modul
     """Return a copy of a network in which every part that can be plain is so; the others keep their forward."""
     replacements: dict[int, nn.Module] = {}
     kept: dict[str, None] = {}
+    reasons: dict[str, None] = {}
 
     def exchange(module: nn.Module) -> None:
         is_on_fields = isinstance(module, EquivariantModule) and isinstance(module.out_type, FieldType)
@@ -138,17 +139,19 @@ def _with_plain_parts(network: nn.Module, export: Callable[[nn.Module], nn.Modul
             try:
                 replacements[id(module)] = OnFields(module, export(module))
                 return
-            except NoPlainFormError:
+            except NoPlainFormError as error:
                 kept[type(module).__name__] = None
+                reasons.update(dict.fromkeys(error.args))
         elif _is_written_for_fields(module):
             kept[type(module).__name__] = None
         for part in module.children():
             exchange(part)
 
     exchange(network)
+    remedy = "; {}, which cannot be called on a tensor: let it return a module whose forward takes and returns tensors"
     warn_once(
         f"export_network keeps the forward of {', '.join(kept)}, so that the copy needs escnn where it is loaded; its "
-        f"trace, its torch.export.export and its ONNX do not"
+        f"trace, its torch.export.export and its ONNX do not{remedy.format(', '.join(reasons)) if reasons else ''}"
     )
     exported = copy_network(network, replacements)
     return _OnTensors(exported) if isinstance(exported, SequentialModule) and _is_sequence(exported) else exported
@@ -157,6 +160,19 @@ def _with_plain_parts(network: nn.Module, export: Callable[[nn.Module], nn.Modul
 def _is_sequence(module: nn.Module) -> bool:
     """Return whether the forward of a module applies its parts one after the other."""
     return type(module).forward in (SequentialModule.forward, nn.Sequential.forward)
+
+
+def _takes_tensors(exported: Any) -> bool:
+    """Return whether what an ``export()`` gives can be called on a tensor.
+
+    That of some blocks gives the parts of their forward alone, in a ``ModuleDict``, and a sequence of such blocks holds
+    it.
+    """
+    if not isinstance(exported, nn.Module) or isinstance(exported, EquivariantModule):
+        return False
+    if type(exported).forward is nn.Sequential.forward:
+        return all(_takes_tensors(part) for part in exported.children())
+    return type(exported).forward is not nn.Module.forward or "forward" in vars(exported)
 
 
 def _has_forward_of_its_own(module: nn.Module) -> bool:

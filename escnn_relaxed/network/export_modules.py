@@ -30,6 +30,9 @@ _FUNCTIONS: dict[str, type[nn.Module]] = {
     "softplus": nn.Softplus,
 }
 
+# By the number of axes of the images.
+_BATCH_NORMS: dict[int, type[nn.Module]] = {0: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+
 # A function from a part of a network to its plain form.
 Export = Callable[[nn.Module], nn.Module]
 
@@ -106,7 +109,7 @@ def _batch_norm(module: Any) -> nn.Module:
         raise NoPlainFormError
     norms = {size: getattr(module, f"batch_norm_[{size}]") for size in set(_sizes(module))}
     values = next(iter(norms.values())).running_mean
-    exported: Any = (nn.BatchNorm2d if _axes(module) == 2 else nn.BatchNorm3d)(
+    exported: Any = _BATCH_NORMS[_axes(module)](
         module.in_type.size, module.eps, module.momentum, module.affine, device=values.device, dtype=values.dtype
     )
     names = ["running_mean", "running_var", *(["weight", "bias"] if module.affine else [])]
@@ -137,7 +140,7 @@ def _affine_map(module: Any) -> nn.Module:
         blocks = [matrix[start : start + size, start : start + size] for start in range(0, channels, size)]
         if channels % size == 0 and torch.equal(torch.block_diag(*blocks), matrix):
             break
-    is_linear = isinstance(module, (enn.DisentangleModule, enn.ReshuffleModule))
+    is_linear = isinstance(module, enn.DisentangleModule)
     bias = None if is_linear else offset.flatten().to(dtype)
     matrix = torch.cat(blocks).to(dtype)
     return _on_channels(module, matrix, bias, channels // size).requires_grad_(not is_linear)
@@ -210,8 +213,8 @@ _FORMS: dict[Callable[[Any], nn.Module], tuple[type[nn.Module], ...]] = {
     _convolution: (enn.R2Conv, enn.R3Conv, enn.R2ConvTransposed, enn.R3ConvTransposed, enn.Linear),
     _batch_norm: (enn.InnerBatchNorm,),
     _affine_map: (
-        *(enn.GNormBatchNorm, enn.IIDBatchNorm2d, enn.IIDBatchNorm3d, enn.NormBatchNorm),
-        *(enn.DisentangleModule, enn.ReshuffleModule),
+        *(enn.GNormBatchNorm, enn.IIDBatchNorm1d, enn.IIDBatchNorm2d, enn.IIDBatchNorm3d, enn.NormBatchNorm),
+        enn.DisentangleModule,
     ),
     _max_pool: (enn.PointwiseMaxPool2D, enn.PointwiseMaxPool3D),
     _blurred_max_pool: (enn.PointwiseMaxPoolAntialiased2D, enn.PointwiseMaxPoolAntialiased3D),
@@ -222,6 +225,8 @@ _FORMS: dict[Callable[[Any], nn.Module], tuple[type[nn.Module], ...]] = {
     _norm_function: (enn.NormNonLinearity,),
     _gate: (enn.GatedNonLinearity1, enn.GatedNonLinearityUniform),
     lambda module: nn.Identity(): (enn.FieldDropout,),
+    # A permutation has no dtype, as a convolution would have.
+    lambda module: plain.ByChannels([(module.indices.clone(), nn.Identity())]): (enn.ReshuffleModule,),
     lambda module: plain.Mask(module.mask.detach().clone()): (enn.MaskModule,),
     lambda module: plain.FieldMaximum(_sizes(module)): (enn.GroupPooling,),
     lambda module: plain.FieldNorm(_sizes(module)): (enn.NormPool,),

@@ -4,9 +4,17 @@ Every function draws into the axes it is given, or into new ones of the width of
 argument raises a ``TypeError`` or a ``ValueError`` that names it.
 """
 
-from .charts import plot_equivariance_error
-from .filters import plot_filter_over_positions, plot_filters_over_rotations
-from .symmetry import plot_robustness, plot_symmetry_profile
+try:
+    from .charts import plot_equivariance_error
+    from .filters import plot_filter_over_positions, plot_filters_over_rotations
+    from .symmetry import plot_robustness, plot_symmetry_profile
+except ModuleNotFoundError as error:
+    if error.name != "matplotlib":
+        raise
+    raise ModuleNotFoundError(
+        "escnn_relaxed.plots needs matplotlib, the extra `plots`, which is not installed: pip install matplotlib",
+        name="matplotlib",
+    ) from None
 
 __all__ = [
     "plot_equivariance_error",

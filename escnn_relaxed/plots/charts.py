@@ -56,7 +56,7 @@ def labelled(axes: Axes, x: str, y: str) -> Axes:
 
 
 # The largest step of a sweep over angles, 30° and some rounding.
-_SWEEP = math.radians(30.1)
+_SWEEP = 30.1
 _RESAMPLING = "resampling alone"
 
 
@@ -109,7 +109,7 @@ def plot_equivariance_error(
 
 def _draw_sweep(axes: Axes, rows: Sequence[ErrorRow], colour: str, prefix: str) -> None:
     """Draw a line through all rotations, closed where they go all around; circles where nothing is interpolated."""
-    closed = [*rows, rows[0]] if rows[0].angle + 2 * math.pi - rows[-1].angle <= _SWEEP else rows
+    closed = [*rows, rows[0]] if rows[0].angle + 360 - rows[-1].angle <= _SWEEP else rows
     _draw(axes, closed, "error", "-", color=colour, linewidth=1.2, label=f"{prefix}rotations")
     _draw(axes, closed, "resampling", "--", color=colour, linewidth=0.9, label=f"{prefix}{_RESAMPLING}")
     _draw(axes, [row for row in rows if row.kind == "exact"], "error", "o", color=colour, markersize=4)
@@ -126,4 +126,4 @@ def _draw_points(axes: Axes, rows: Sequence[ErrorRow], colour: str, marker: str,
 
 def _draw(axes: Axes, rows: Sequence[ErrorRow], key: str, form: str, **look: Any) -> None:
     if rows:
-        axes.plot([row.angle for row in rows], [getattr(row, key) for row in rows], form, **look)
+        axes.plot([math.radians(row.angle) for row in rows], [getattr(row, key) for row in rows], form, **look)

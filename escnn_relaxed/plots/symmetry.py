@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
@@ -86,11 +85,8 @@ def plot_robustness(reports: RobustnessReport | Mapping[str, RobustnessReport], 
         axes: where to draw, a new figure by default.
 
     Example:
-        >>> import math
         >>> from escnn_relaxed.measure import RobustnessReport, RobustnessRow
-        >>> row = RobustnessRow(
-        ...     "rotation 180°", "rotation", math.pi, "exact", 0.42, 0.45, 0.9, 0.97
-        ... )
+        >>> row = RobustnessRow("rotation 180°", "rotation", 180.0, "exact", 0.42, 0.45, 0.9, 0.97)
         >>> axes = plot_robustness(RobustnessReport(0.97, 1000, (row,)))
         >>> axes.lines[0].get_ydata().tolist()
         [97.0, 42.0, 97.0]
@@ -114,7 +110,7 @@ def _draw_accuracy(axes: Axes, report: RobustnessReport, label: str, colour: str
     if turns:
         is_curve = len({round(row.angle, 6) for row in turns}) == len(turns)
         whole = RobustnessRow("as they are", "rotation", 0.0, "exact", report.accuracy, 1.0, 0.0, report.accuracy)
-        curve = [whole, *turns, replace(whole, angle=2 * math.pi)]
+        curve = [whole, *turns, replace(whole, angle=360.0)]
         others = [row for row in turns if row.kind != "exact"]
         line = "-" if is_curve else "None"
         points: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 4, "color": colour}
@@ -130,4 +126,4 @@ def _draw_accuracy(axes: Axes, report: RobustnessReport, label: str, colour: str
 
 def _draw(axes: Axes, rows: Sequence[RobustnessRow], key: str, **look: Any) -> None:
     if rows:
-        axes.plot([math.degrees(row.angle) for row in rows], [100 * getattr(row, key) for row in rows], **look)
+        axes.plot([row.angle for row in rows], [100 * getattr(row, key) for row in rows], **look)
