@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..checks import check_integer, check_mapping, check_not_negative
+from ..checks import check_callable, check_integer, check_mapping, check_not_negative
+from ..measure.forward_probe import Output
 from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
 from ..network.relaxed_layers import copy_network, first_input, in_eval_mode, input_chunks, relaxed_layers
 from ..torch_modes import full_precision
@@ -64,6 +65,7 @@ class SoftnessEvidence:
         likelihood: ``"categorical"`` for logits (batch, classes, …), ``"binary"`` for logits of any shape, or
             ``"gaussian"`` for a regression.
         seed: of the draws from the prediction.
+        output: from what the network returns to the tensor of the likelihood, where it returns a dict or a tuple.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -86,11 +88,21 @@ class SoftnessEvidence:
         [('rotation', 4)]
     """
 
-    def __init__(self, network: nn.Module, observations: int, likelihood: str = "categorical", seed: int = 0) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        observations: int,
+        likelihood: str = "categorical",
+        seed: int = 0,
+        output: Output = None,
+    ) -> None:
         is_wrapped = isinstance(network, DistributedDataParallel)
         self.network: nn.Module = network.module if is_wrapped else network  # type: ignore[assignment]
         relaxed_layers(self.network)
         self.observations = check_integer("observations", observations, 1)
+        if output is not None:
+            check_callable("output", output)
+        self._output = output
         self._likelihood = Likelihood(likelihood)
         self._generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
         self._learned: dict[str, Learned] = {}
@@ -176,6 +188,20 @@ class SoftnessEvidence:
         self._learned |= {group.key: of for group, of in zip(self._groups, learned, strict=True)}
         self._likelihood = likelihood
         self._set_factors()
+
+    def check(self, inputs: Any, targets: Tensor | None = None) -> None:
+        """Try an update on one batch and learn nothing, to raise before a long training what an update would raise.
+
+        Args:
+            inputs: as of :meth:`update`.
+            targets: as of :meth:`update`.
+        """
+        state = self._generator.get_state()
+        try:
+            with in_eval_mode(self.network), full_precision(first_input(inputs)):
+                self._fisher(Likelihood(self.likelihood), inputs, targets)
+        finally:
+            self._generator.set_state(state)
 
     @torch.no_grad()
     def table(self) -> EvidenceTable:
@@ -353,7 +379,7 @@ class SoftnessEvidence:
         for arguments, wanted in zip(input_chunks(inputs, _CHUNK), parts, strict=False):
             direction = partial(likelihood.direction, generator=self._generator, targets=wanted)
             with torch.enable_grad():
-                found = gradients(self.network, parameters, arguments, direction)
+                found = gradients(self.network, parameters, arguments, direction, self._output)
             values = {id(of): part.reshape(len(part), -1) for of, part in zip(parameters, found, strict=True)}
             rows.append(taken(self._groups, values).detach().cpu().double())
         return fisher_rows(joined_over_processes(torch.cat(rows)), self.observations)
@@ -366,7 +392,8 @@ class SoftnessEvidence:
         found = []
         with in_eval_mode(self.network):
             for arguments, wanted in zip(input_chunks(inputs, _LARGE_CHUNK), targets.split(_LARGE_CHUNK), strict=True):
-                found.append(likelihood.losses(output_of(self.network, arguments), wanted).double())
+                output = output_of(self.network, arguments, self._output)
+                found.append(likelihood.losses(output, wanted).double())
         return torch.cat(found)
 
     def _check_updated(self, name: str) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn
 
 from ..kernel.kernel import WeightGroup
 from ..layer.relaxed_layer import RelaxedLayer
+from ..measure.forward_probe import Output
 from ..network.relaxed_layers import first_input, first_module, input_chunks, relaxed_layers, tensor_of
 from .layer_gradients import LayerCall, layer_gradients
 
@@ -80,13 +81,14 @@ def soft_groups(network: nn.Module) -> list[SoftGroup]:
     return groups
 
 
-def output_of(network: nn.Module, arguments: tuple[Any, ...]) -> Tensor:
+def output_of(network: nn.Module, arguments: tuple[Any, ...], output: Output = None) -> Tensor:
     """Return the output of a network as a tensor; a plain batch becomes the fields that a sequence or a layer takes."""
     first: Any = first_module(network)
     takes_fields = type(first).forward is SequentialModule.forward or isinstance(first, RelaxedLayer)
     batch, *others = arguments
     given = first.in_type(batch) if takes_fields and isinstance(batch, Tensor) else batch
-    return tensor_of(network(given, *others), "network: its output")
+    returned = network(given, *others)
+    return tensor_of(returned if output is None else output(returned), "network: its output")
 
 
 def gradients(
@@ -94,6 +96,7 @@ def gradients(
     parameters: Sequence[nn.Parameter],
     arguments: tuple[Any, ...],
     direction: Callable[[Tensor], Tensor],
+    picked: Output = None,
 ) -> list[Tensor]:
     """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter."""
     # One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer
@@ -117,7 +120,7 @@ def gradients(
     try:
         # A compiled network would leave the hooks out of its graph.
         with torch.compiler.set_stance("force_eager"):
-            output = output_of(network, arguments)
+            output = output_of(network, arguments, picked)
     finally:
         for handle in handles:
             handle.remove()
@@ -131,7 +134,7 @@ def gradients(
         raise ValueError("network: its output does not depend on the soft weights of its layers")
     if count > 1 and any(len(call.features) != count for call in noted):
         # Where a layer sees several images of an input, each input goes through the network alone.
-        alone = [gradients(network, parameters, one, direction) for one in input_chunks(arguments, 1)]
+        alone = [gradients(network, parameters, one, direction, picked) for one in input_chunks(arguments, 1)]
         return [torch.cat(of) for of in zip(*alone, strict=True)]
     product = (output * direction(output.detach())).sum()
     sources = [*(call.output for call in noted), *parameters]
