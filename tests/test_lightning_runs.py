@@ -1,4 +1,4 @@
-"""LearnSoftness in runs that fine-tune, go on after hardening or fit again, and mistakes that end a run at its start."""
+"""LearnSoftness in fine-tuning, after hardening and in second fits; mistakes that end a run at its start."""
 
 import re
 from collections.abc import Callable
