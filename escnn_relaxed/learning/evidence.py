@@ -265,13 +265,13 @@ class SoftnessEvidence:
         Train further for an epoch or two, because batch norm has statistics of the soft network, and other weights
         count on it.
 
+        In a process group each process decides alone, by the inputs that it is given, and waits for no other. Give all
+        of them the same inputs. Or let one decide and send the network's ``state_dict()``, which says what is hardened.
+
         Args:
             inputs: for the trials, or a DataLoader of batches (inputs, targets). Images that were not trained on are
                 the safer choice.
             targets: theirs; left out with a DataLoader.
-
-        In a process group each process decides alone, by the inputs that it is given, and waits for no other. So all of
-        them need the same inputs. Or one decides, and sends the network's ``state_dict()``, which has what is hardened.
 
         Raises:
             RuntimeError: before the first update.

@@ -40,7 +40,7 @@ class LearnSoftness(Callback):
     function for the likelihood. The share γ/n of the weights that the data determine is logged as
     ``determined/<layer>/<subgroup>`` at the end of each epoch.
 
-    The first ten images are tried at once, so that a mistake ends a run at its start. Weights may be frozen, and layers
+    The first images are tried at once, so that a mistake ends a run at its start. Weights may be frozen, and layers
     hardened: they have no updates until they learn. Another ``fit`` of the same module goes on with its evidence. N is
     the number of images of the last epoch.
 
@@ -53,7 +53,7 @@ class LearnSoftness(Callback):
         output: from what ``forward`` returns to the tensor of the likelihood, where it returns a dict or a tuple:
             ``lambda returned: returned["logits"]``.
         from_batch: from a training batch to (inputs, targets). Inputs are images, or a tuple of all arguments of
-            ``forward``, images first. Targets are those of a regression, else None.
+            ``forward``, images first. Targets are those of an update: of a regression, else None will do.
 
     Attributes:
         evidence: that of the run, from the end of the first epoch with an update on, for ``evidence.table()`` and
@@ -124,7 +124,7 @@ class LearnSoftness(Callback):
         if kept >= self._wanted:
             return
         self._parts.append((inputs, targets))
-        if not self._is_tried and kept < FEWEST_INPUTS <= kept + size and soft_groups(pl_module):
+        if not self._is_tried and not kept and soft_groups(pl_module):
             self._try(pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -194,12 +194,11 @@ class LearnSoftness(Callback):
             first = next((number for number, tensor in enumerate(tensors) if _is_image(tensor)), None)
             if first is None:
                 raise ValueError("LearnSoftness: a training batch has no floating-point tensor (batch, C, H, W)")
-            following = tensors[first + 1 : first + 2]
+            # Updates of other likelihoods need none, and what follows may be anything.
+            following = tensors[first + 1 : first + 2] if self._likelihood == "gaussian" else []
             inputs, targets = tensors[first], (following[0] if following else None)
-        # Updates of other likelihoods draw their targets.
-        targets = targets.detach() if targets is not None and self._likelihood == "gaussian" else None
         arguments = inputs if isinstance(inputs, tuple) else (inputs,)
-        return tuple(map(_detached, arguments)), targets
+        return tuple(map(_detached, arguments)), _detached(targets)
 
     def _notice_size(self, trainer: Trainer, module: LightningModule, size: int) -> None:
         """Take from the first batch what it says of the number of images: too few, or others than in the last fit."""

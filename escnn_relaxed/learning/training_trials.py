@@ -109,8 +109,8 @@ def which_softness_helps(
     With k subgroups this takes at most 1 + k (k + 1) / 2 trainings. A few epochs are enough for a trained network. For
     a network that is new ``train`` may be the whole training.
 
-    In a process group each process decides alone, by the images that it is given, and waits for no other, if ``train``
-    does not. So all of them need the same images. Or one decides, and sends the answer.
+    In a process group each process decides alone, by its own losses, and waits for no other where ``train`` does not.
+    Give all of them the same images. Or let one decide and send the answer.
 
     Args:
         network: a network with soft layers, which stays as it is; of a ``DistributedDataParallel`` the module inside.
@@ -235,9 +235,7 @@ def _cross_entropy(images: Any, labels: Tensor, network: nn.Module) -> Tensor:
     likelihood, found = Likelihood("categorical"), []
     for arguments, some in zip(input_chunks(images, _CHUNK), labels.split(_CHUNK), strict=True):
         device = device_of(network)
-        given = tuple(
-            value.to(device) if isinstance(value, (Tensor, GeometricTensor)) else value for value in arguments
-        )
+        given = tuple(value.to(device) if hasattr(value, "to") else value for value in arguments)
         found.append(likelihood.losses(output_of(network, given), some.to(device)))
     return torch.cat(found)
 
