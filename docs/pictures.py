@@ -26,6 +26,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         pages.upper_edges,
         layers.ways_to_relax,
         plots.robustness,
+        plots.softness,
         plots.symmetry_profile,
         results.accuracy_by_epoch,
         results.accuracy_by_frequency,

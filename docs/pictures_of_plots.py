@@ -7,9 +7,14 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
+from escnn_relaxed import (
+    RelaxedR2Conv,
+    SoftnessEvidence,
+    relaxation_scalars,
+    robustness_report,
+)
 from escnn_relaxed.measure import symmetry_profile as profile_of
-from escnn_relaxed.plots import plot_robustness, plot_symmetry_profile
+from escnn_relaxed.plots import plot_robustness, plot_softness, plot_symmetry_profile
 
 import torch
 from escnn import gspaces, nn
@@ -47,11 +52,12 @@ class Classifier(torch.nn.Module):
 
 
 class Trained(NamedTuple):
-    """A network, and digits that it has not seen."""
+    """A network, digits that it has not seen, and its numbers after each epoch."""
 
     network: Classifier
     images: Tensor
     labels: Tensor
+    history: list[dict[str, float]]
 
 
 @functools.cache
@@ -65,13 +71,15 @@ def trained(is_soft: bool) -> Trained:
     evidence = SoftnessEvidence(network, TRAINING) if is_soft else None
     optimiser = torch.optim.Adam(network.parameters(), RATE)
     penalties = () if evidence is None else (evidence.penalty,)
+    history = []
     for epoch in range(EPOCHS):
         order = torch.randperm(TRAINING).split(BATCH)
         batches = ((images[batch], labels[batch]) for batch in order)
         take_steps(network, batches, cross_entropy, optimiser, penalties=penalties)
         if evidence is not None and epoch >= 2:
             evidence.update(images[:128])
-    return Trained(network.eval(), images[TRAINING:], labels[TRAINING:])
+        history.append(relaxation_scalars(network))
+    return Trained(network.eval(), images[TRAINING:], labels[TRAINING:], history)
 
 
 def symmetry_profile() -> Figure:
@@ -95,3 +103,8 @@ def robustness() -> Figure:
         frameon=False, fontsize=7, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1)
     )
     return axes.figure
+
+
+def softness() -> Figure:
+    """The softness of both layers of the soft network while it learns upright digits."""
+    return plot_softness(trained(is_soft=True).history).figure

@@ -88,6 +88,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     plots.plot_filter_over_positions: {"layer": soft_regular_layer(), "size": 7, "positions": 2},
     plots.plot_filters_over_rotations: {"layers": soft_regular_layer()},
     plots.plot_robustness: {"reports": ROBUSTNESS},
+    plots.plot_softness: {"history": [{"softness/conv": 0.1}]},
     plots.plot_symmetry_profile: {"profiles": measure.symmetry_profile(NETWORK)},
 }
 

@@ -398,9 +398,10 @@ def _update_with_a_part(rank: int, network: nn.Module, inputs: Tensor, folder: s
     # The processes have parts of unequal sizes.
     own = inputs[:12] if rank == 0 else inputs[12:]
     evidence.update(own)
-    targets = (own.mean((1, 2, 3)) > 0).double()[:, None]
+    # Each decides alone, and so by all inputs.
+    targets = (inputs.mean((1, 2, 3)) > 0).double()[:, None]
     state = evidence.state_dict()
-    trials = [(trial.rise, trial.error, trial.is_hardened) for trial in evidence.harden(own, targets)]
+    trials = [(trial.rise, trial.error, trial.is_hardened) for trial in evidence.harden(inputs, targets)]
     torch.save({"state": state, "trials": trials}, f"{folder}/{rank}.pt")
     distributed.barrier()
     distributed.destroy_process_group()

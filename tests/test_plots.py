@@ -1,5 +1,6 @@
 """Pictures hold the kernels, the errors, the profiles and the accuracies that they are given."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -206,3 +207,39 @@ BAD: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
 def test_what_cannot_be_drawn_is_refused(draw: Callable[..., object], arguments: tuple, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         draw(*arguments)
+
+
+def test_softness_is_a_line_over_epochs_for_each_layer() -> None:
+    """0 is not on a logarithmic axis, and a layer may be in some of the epochs alone."""
+    history = [{"softness/a": 0.001, "domain_frequency/a/rotation": 0.25}, {"softness/a": 0.2, "softness/b": 0.0}]
+    axes = plots.plot_softness([*history, {"softness/b": 0.03}])
+    first, second = axes.lines
+    assert first.get_xdata().tolist() == second.get_xdata().tolist() == [1, 2, 3]
+    assert first.get_ydata().tolist() == pytest.approx([0.001, 0.2, math.nan], nan_ok=True)
+    assert second.get_ydata().tolist() == pytest.approx([math.nan, math.nan, 0.03], nan_ok=True)
+    assert legend(axes) == ["a", "b"]
+    assert (axes.get_yscale(), axes.get_ylim()) == ("log", (0.001, 1.0))
+    # More layers than colours are told apart by their style.
+    many = plots.plot_softness([{f"softness/{number}": 0.1 for number in range(13)}]).lines
+    assert len({(line.get_color(), line.get_linestyle()) for line in many}) == 13
+
+
+def test_softness_of_strict_layers_has_an_empty_picture() -> None:
+    axes = plots.plot_softness([{"softness/a": 0.0}, {"softness/a": 0.0}])
+    assert np.isnan(axes.lines[0].get_ydata()).all()
+    axes.figure.canvas.draw()
+
+
+@pytest.mark.parametrize(
+    ("history", "error", "text"),
+    [
+        ([], ValueError, "history must have the softness of a layer"),
+        ([{"frequency_energy/total": 1.0}], ValueError, "history must have the softness of a layer"),
+        ({"softness/a": 0.1}, TypeError, "history must be a sequence of dicts"),
+        ([{"softness/a": "soft"}], ValueError, "history: the softness of 'a' must be a number from 0 to 1"),
+        ([0.1], TypeError, "history: an epoch must be a dict"),
+    ],
+)
+def test_what_is_no_history_is_refused(history: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        plots.plot_softness(history)

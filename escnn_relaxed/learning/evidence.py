@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_callable, check_integer, check_mapping, check_not_negative
+from ..measure.batches import device_of, joined_pairs
 from ..measure.forward_probe import Output
 from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
 from ..network.relaxed_layers import copy_network, first_input, in_eval_mode, relaxed_layers
@@ -271,7 +272,7 @@ class SoftnessEvidence:
         return replace(profile, rows=tuple(rows))
 
     @torch.no_grad()
-    def harden(self, inputs: Any, targets: Tensor) -> HardeningReport:
+    def harden(self, inputs: Any, targets: Tensor | None = None) -> HardeningReport:
         """Make layers strict in place where the loss rises too little to justify softness, and return a report.
 
         Each subgroup is hardened in all layers together, that of the least γ/n first. If it does not stay strict, it is
@@ -286,12 +287,17 @@ class SoftnessEvidence:
         Train further for an epoch or two, because batch norm has statistics of the soft network, and other weights
         count on it.
 
+        In a process group each process decides alone, by the inputs that it is given, and waits for no other. Give all
+        of them the same inputs. Or let one decide and send the network's ``state_dict()``, which says what is hardened.
+
         Args:
-            inputs: for the trials. Images that were not trained on are the safer choice.
-            targets: theirs.
+            inputs: for the trials, or a DataLoader of batches (inputs, targets). Images that were not trained on are
+                the safer choice.
+            targets: theirs; left out with a DataLoader.
 
         Raises:
             RuntimeError: before the first update.
+            TypeError: for batches that are no pair.
 
         Example:
             >>> from escnn import gspaces
@@ -307,6 +313,7 @@ class SoftnessEvidence:
         """
         self._collect()
         self._check_updated("harden")
+        inputs, targets = joined_pairs(("inputs", "targets"), inputs, targets, device_of(self.network))
         losses = partial(self._losses, inputs, targets, self._likelihood)
         report = harden_by_trials(self.network, self._learned, losses, self.observations)
         self._collect()

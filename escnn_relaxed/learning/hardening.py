@@ -13,7 +13,7 @@ from ..checks import ordered_subgroups
 from ..measure.reports import Report
 from ..network.relaxed_layers import relaxed_layers
 from .posterior import Learned, posterior
-from .soft_gradients import SoftGroup, joined_over_processes, mean_and_error, soft_groups
+from .soft_gradients import SoftGroup, mean_and_error, soft_groups
 
 # Layers that share soft weights, and those of the weights that go.
 Part: TypeAlias = tuple[Iterable[str], list[SoftGroup]]
@@ -103,7 +103,7 @@ def harden_by_trials(
             for name in names:
                 layers[name].harden(*subgroups)
             after = losses()
-            rise, error = (observations * value for value in mean_and_error(joined_over_processes(after - before)))
+            rise, error = (observations * value for value in mean_and_error(after - before))
             is_kept = rise - error <= needed
         finally:
             if not is_kept:

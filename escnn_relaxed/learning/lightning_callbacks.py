@@ -1,24 +1,34 @@
-"""A callback for Lightning (the extra ``lightning``): softness that is learned.
+"""Callbacks for Lightning (the extra ``lightning``): softness that is learned, and its log.
 
-It adds the gradient of its penalty right before the step of an optimiser, to the parameters of that optimiser, where
-gradients are accumulated, unscaled and reduced over processes. The loss that the module logs is its own.
+``LearnSoftness`` adds the gradient of its penalty right before the step of an optimiser, to the parameters of that
+optimiser, where gradients are accumulated, unscaled and reduced over processes. The loss that the module logs is its
+own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
+from escnn.nn import FieldType, GeometricTensor
+from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..checks import check_bool, check_choice, check_integer
-from ..network.relaxed_layers import relaxed_layers
+from ..checks import check_bool, check_callable, check_choice, check_integer
+from ..measure.forward_probe import Output
+from ..measure.measured_network import Data, Shifts
+from ..measure.summary import relaxation_scalars
+from ..network.relaxed_layers import first_input, input_chunks, relaxed_layers
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
 from .likelihoods import LIKELIHOODS
+from .soft_gradients import soft_groups
 
-__all__ = ["LearnSoftness"]
+__all__ = ["LearnSoftness", "LogSoftness"]
+
+# All arguments of a network, images first, and the targets that an update needs.
+Part: TypeAlias = tuple[tuple[Any, ...], Tensor | None]
 
 
 class LearnSoftness(Callback):
@@ -26,8 +36,13 @@ class LearnSoftness(Callback):
 
     It takes its images from the training batches: the first floating-point tensor (batch, C, H, W), or of volumes
     (batch, C, D, H, W), which the module's ``forward`` has to take. The tensor that follows it has the targets, which
-    only a regression needs. The loss has to be the mean of torch's function for the likelihood. The share γ/n of the
-    weights that the data determine is logged as ``determined/<layer>/<subgroup>`` at the end of each epoch.
+    only a regression needs. Batches of another form need ``from_batch``. The loss has to be the mean of torch's
+    function for the likelihood. The share γ/n of the weights that the data determine is logged as
+    ``determined/<layer>/<subgroup>`` at the end of each epoch.
+
+    The first images are tried at once, so that a mistake ends a run at its start. Weights may be frozen, and layers
+    hardened: they have no updates until they learn. Another ``fit`` of the same module goes on with its evidence. N is
+    the number of images of the last epoch.
 
     Args:
         likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``, as of :class:`~escnn_relaxed.SoftnessEvidence`.
@@ -35,10 +50,14 @@ class LearnSoftness(Callback):
         inputs: number of images of an update.
         decoupled: whether soft weights shrink by :meth:`~escnn_relaxed.SoftnessEvidence.decay`, for few images, and not
             by the penalty.
+        output: from what ``forward`` returns to the tensor of the likelihood, where it returns a dict or a tuple:
+            ``lambda returned: returned["logits"]``.
+        from_batch: from a training batch to (inputs, targets). Inputs are images, or a tuple of all arguments of
+            ``forward``, images first. Targets are those of an update: of a regression, else None will do.
 
     Attributes:
         evidence: that of the run, from the end of the first epoch with an update on, for ``evidence.table()`` and
-            ``evidence.harden``; None before. Soft layers that are frozen have no updates until they learn.
+            ``evidence.harden``; None before.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -50,59 +69,79 @@ class LearnSoftness(Callback):
         >>> trainer = Trainer(max_epochs=30, callbacks=[learned], logger=False, accelerator="cpu")
     """
 
-    def __init__(self, likelihood: str, first_epoch: int = 2, inputs: int = 128, *, decoupled: bool = False) -> None:
+    def __init__(
+        self,
+        likelihood: str,
+        first_epoch: int = 2,
+        inputs: int = 128,
+        *,
+        decoupled: bool = False,
+        output: Output = None,
+        from_batch: Callable[[Any], tuple[Any, Tensor | None]] | None = None,
+    ) -> None:
         super().__init__()
         self._decoupled = check_bool("decoupled", decoupled)
         self._likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)
         self._first_epoch = check_integer("first_epoch", first_epoch, 0)
         self._wanted = check_integer("inputs", inputs, FEWEST_INPUTS)
+        for name, function in (("output", output), ("from_batch", from_batch)):
+            if function is not None:
+                check_callable(name, function)
+        self._output, self._from_batch = output, from_batch
+        # The state of a checkpoint, until soft weights learn that it is of.
         self._restored: dict[str, Any] = {}
         # Images of this epoch, also those before a run was resumed inside it.
         self._count = 0
-        # Images of some batches, and their targets where an update needs them.
-        self._batches: list[list[Tensor]] = []
+        self._parts: list[Part] = []
+        self._is_first_batch, self._is_tried = True, False
         self.evidence: SoftnessEvidence | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Continue with the state of a checkpoint if one was loaded."""
-        state, self.evidence = dict(self._restored), None
-        self._count = state.pop("images", 0)
-        if state:
-            likelihood = state.pop("likelihood")
-            if likelihood != self._likelihood:
-                raise ValueError(f"likelihood must be {likelihood!r}, as in the checkpoint, got {self._likelihood!r}")
-            self.evidence = SoftnessEvidence(pl_module, state.pop("observations"), likelihood)
-            self.evidence.load_state_dict(state)
-        elif not _is_frozen(pl_module):
+        """Continue with the state of a checkpoint if one was loaded, else with the evidence of an earlier fit."""
+        if self._restored or (self.evidence is not None and self.evidence.network is not pl_module):
+            self.evidence = None
+        self._count = self._restored.pop("images", 0)
+        self._is_first_batch, self._is_tried = True, False
+        likelihood = self._restored.get("likelihood", self._likelihood)
+        if likelihood != self._likelihood:
+            raise ValueError(f"likelihood must be {likelihood!r}, as in the checkpoint, got {self._likelihood!r}")
+        if not _may_learn_later(pl_module):
             SoftnessEvidence(pl_module, 1, self._likelihood)  # refuses a strict network before it is trained
+        self._restore(pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the images of the last epoch."""
-        self._batches = []
+        self._parts = []
+        self._restore(pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Count the images of the epoch, and keep some of them with their targets."""
-        tensors = list(_tensors(batch))
-        first = next((number for number, tensor in enumerate(tensors) if _is_image(tensor)), None)
-        if first is None:
-            raise ValueError("LearnSoftness: a training batch has no floating-point tensor (batch, C, H, W)")
-        if sum(len(images) for images, *_ in self._batches) < self._wanted:
-            number = 2 if self._likelihood == "gaussian" else 1
-            self._batches.append([tensor.detach() for tensor in tensors[first : first + number]])
-        self._count = len(tensors[first]) + (self._count if batch_idx else 0)
+        """Count the images of the epoch, keep some of them with their targets, and try the first ones."""
+        inputs, targets = self._part_of(batch)
+        size, kept = len(first_input(inputs)), sum(len(first_input(images)) for images, _ in self._parts)
+        if self._is_first_batch:
+            self._notice_size(trainer, pl_module, size)
+        self._count = size + (self._count if batch_idx else 0)
+        if kept >= self._wanted:
+            return
+        self._parts.append((inputs, targets))
+        if not self._is_tried and not kept and soft_groups(pl_module):
+            self._try(pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Update the precisions, and log γ/n."""
-        if not self._batches:
-            return  # a run that was resumed after the last batch
-        inputs = [torch.cat(parts)[: self._wanted] for parts in zip(*self._batches, strict=False)]
+        if not self._parts or not soft_groups(pl_module):
+            return  # a run that was resumed after the last batch, or nothing that learns
+        _check_enough(self._count)
+        inputs, targets = _joined(self._parts, self._wanted)
         # Fewer may be left of an epoch inside which a run was resumed.
-        is_enough = len(inputs[0]) >= min(FEWEST_INPUTS, self._count)
-        if trainer.current_epoch < self._first_epoch or not is_enough or _is_frozen(pl_module):
+        is_enough = len(first_input(inputs)) >= FEWEST_INPUTS
+        if trainer.current_epoch < self._first_epoch or not is_enough:
             return
+        observations = self._count * trainer.world_size
         if self.evidence is None:
-            self.evidence = SoftnessEvidence(pl_module, self._count * trainer.world_size, self._likelihood)
-        self.evidence.update(*inputs)
+            self.evidence = self._evidence(pl_module, observations)
+        self.evidence.observations = observations
+        self.evidence.update(inputs, targets)
         table = self.evidence.table()
         pl_module.log_dict({f"determined/{row.layer}/{row.subgroup}": row.gamma_per_weight for row in table})
 
@@ -115,7 +154,9 @@ class LearnSoftness(Callback):
         if self._decoupled:
             self.evidence.decay(optimizer)
         elif (penalty := self.evidence.penalty()).requires_grad:
-            penalty.backward(inputs=[value for group in optimizer.param_groups for value in group["params"]])
+            values = [value for group in optimizer.param_groups for value in group["params"] if value.requires_grad]
+            if values:
+                penalty.backward(inputs=values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was learned, for checkpoints."""
@@ -129,11 +170,150 @@ class LearnSoftness(Callback):
         """Keep the state of a checkpoint for the start of training."""
         self._restored = dict(state_dict)
 
+    def _evidence(self, module: LightningModule, observations: int) -> SoftnessEvidence:
+        return SoftnessEvidence(module, observations, self._likelihood, output=self._output)
 
-def _is_frozen(network: LightningModule) -> bool:
-    """Return whether all soft weights are frozen, so that they may learn later."""
-    soft = [weight for layer in relaxed_layers(network).values() for weight in layer.soft_parameters()]
-    return bool(soft) and not any(weight.requires_grad for weight in soft)
+    def _restore(self, module: LightningModule) -> None:
+        """Make the evidence of a checkpoint once there are soft weights that learn."""
+        if "likelihood" in self._restored and soft_groups(module):
+            state = {name: value for name, value in self._restored.items() if name not in ("likelihood", "images")}
+            self.evidence = self._evidence(module, state.pop("observations"))
+            self.evidence.load_state_dict(state)
+            self._restored = {}
+
+    def _part_of(self, batch: Any) -> Part:
+        """Return the arguments of the network for a batch, and the targets of a regression."""
+        if self._from_batch is not None:
+            found = self._from_batch(batch)
+            if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], (Tensor, type(None))):
+                raise TypeError(f"from_batch must return (inputs, targets), targets a tensor or None, got {found!r}")
+            inputs, targets = found
+            first_input(inputs, "from_batch: the inputs")
+        else:
+            tensors = list(_tensors(batch))
+            first = next((number for number, tensor in enumerate(tensors) if _is_image(tensor)), None)
+            if first is None:
+                raise ValueError("LearnSoftness: a training batch has no floating-point tensor (batch, C, H, W)")
+            # Updates of other likelihoods need none, and what follows may be anything.
+            following = tensors[first + 1 : first + 2] if self._likelihood == "gaussian" else []
+            inputs, targets = tensors[first], (following[0] if following else None)
+        arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+        return tuple(map(_detached, arguments)), _detached(targets)
+
+    def _notice_size(self, trainer: Trainer, module: LightningModule, size: int) -> None:
+        """Take from the first batch what it says of the number of images: too few, or others than in the last fit."""
+        self._is_first_batch, batches = False, trainer.num_training_batches
+        if batches == float("inf"):
+            return
+        if soft_groups(module):
+            _check_enough(size * int(batches))
+        if self.evidence is not None:
+            # The last batch may be smaller than the first.
+            most, step = size * int(batches) * trainer.world_size, size * trainer.world_size
+            observations = min(max(self.evidence.observations, most - step + 1), most)
+            if observations != self.evidence.observations:
+                self._restored = {**self.state_dict(), "observations": observations}
+                self._restore(module)
+
+    def _try(self, module: LightningModule) -> None:
+        """Raise now what an update would raise after some epochs."""
+        inputs, targets = _joined(self._parts, FEWEST_INPUTS)
+        try:
+            self._evidence(module, FEWEST_INPUTS).check(inputs, targets)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(
+                f"LearnSoftness: an update with the first images fails: {error} (from_batch= picks the arguments of "
+                "forward and the targets from a batch, output= a tensor from what forward returns)"
+            ) from error
+        self._is_tried = True
+
+
+class LogSoftness(Callback):
+    """Logs how soft a network is after each epoch: :func:`~escnn_relaxed.measure.relaxation_scalars`.
+
+    :func:`~escnn_relaxed.plots.plot_softness` draws ``history``, which checkpoints keep.
+
+    Args:
+        data: images to measure equivariance errors on, as of ``relaxation_scalars``; nothing is measured without.
+        in_type: fields of the input, where the network does not say.
+        shifts: in pixels, to measure beside the group elements.
+
+    Attributes:
+        history: the numbers by tag, a dict for each epoch.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> log = LogSoftness()
+        >>> trainer = Trainer(max_epochs=30, callbacks=[log], logger=False, accelerator="cpu")
+        >>> log.history
+        []
+    """
+
+    def __init__(self, data: Data = None, in_type: FieldType | None = None, shifts: Shifts = ()) -> None:
+        super().__init__()
+        self._data, self._in_type, self._shifts = data, in_type, shifts
+        self.history: list[dict[str, float]] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure once, so that a network or data that cannot be measured are refused before training."""
+        self._scalars(pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the numbers, and keep them."""
+        scalars = self._scalars(pl_module)
+        pl_module.log_dict(scalars)
+        self.history.append(scalars)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the history, for checkpoints."""
+        return {"history": [dict(scalars) for scalars in self.history]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue the history of a checkpoint."""
+        self.history = [dict(scalars) for scalars in state_dict["history"]]
+
+    def _scalars(self, module: LightningModule) -> dict[str, float]:
+        data = None if self._data is None else move_data_to_device(self._data, module.device)
+        return relaxation_scalars(module, data, self._in_type, self._shifts)
+
+
+def _may_learn_later(network: LightningModule) -> bool:
+    """Whether there are soft weights that are frozen, or of layers that were hardened, so that they may learn later."""
+    found = ((layer, list(layer.soft_parameters())) for layer in relaxed_layers(network).values())
+    return any(
+        weights and (layer.hardened or not all(weight.requires_grad for weight in weights)) for layer, weights in found
+    )
+
+
+def _check_enough(images: int) -> None:
+    """Raise for an epoch of fewer images than an update takes."""
+    if images < FEWEST_INPUTS:
+        raise ValueError(f"LearnSoftness: an epoch must have {FEWEST_INPUTS} images or more, got {images}")
+
+
+def _joined(parts: Sequence[Part], most: int) -> Part:
+    """Return the inputs of several batches as one, and their targets, no more than so many."""
+    # What is no batch of an argument is that of the first.
+    arguments = [_concatenated(values, parts) for values in zip(*(inputs for inputs, _ in parts), strict=True)]
+    targets = [targets for _, targets in parts if targets is not None]
+    inputs = next(input_chunks(tuple(arguments), most))
+    return inputs, torch.cat(targets)[:most] if targets else None
+
+
+def _concatenated(values: Sequence[Any], parts: Sequence[Part]) -> Any:
+    """Return one argument of all batches."""
+    if isinstance(values[0], GeometricTensor):
+        return values[0].type(torch.cat([value.tensor for value in values]))
+    pairs = zip(values, (first_input(inputs) for inputs, _ in parts), strict=True)
+    is_batch = all(isinstance(value, Tensor) and value.dim() and len(value) == len(images) for value, images in pairs)
+    return torch.cat(list(values)) if is_batch else values[0]
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, GeometricTensor):
+        return value.type(value.tensor.detach())
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _is_image(tensor: Tensor) -> bool:

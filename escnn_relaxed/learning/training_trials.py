@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
-from ..checks import check_callable, check_integer, check_positive, check_subgroups, ordered_subgroups
+from ..checks import check_bool, check_callable, check_integer, check_positive, check_subgroups, ordered_subgroups
+from ..measure.batches import Batches, device_of, joined_pairs
+from ..measure.progress import say
 from ..measure.reports import Report
-from ..network.relaxed_layers import copy_network, in_eval_mode, relaxed_layers
-from .soft_gradients import joined_over_processes, mean_and_error
+from ..network.relaxed_layers import copy_network, first_input, in_eval_mode, input_chunks, relaxed_layers
+from .likelihoods import Likelihood
+from .soft_gradients import mean_and_error, output_of
+
+# Images of a copy at a time, where it is given images and not a function.
+_CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -77,12 +88,13 @@ class TrainingTrials(Report):
 def which_softness_helps(
     network: nn.Module,
     train: Callable[[nn.Module], object],
-    losses: Callable[[nn.Module], Tensor],
+    losses: Callable[[nn.Module], Tensor] | tuple[Any, Tensor] | Batches,
     *,
     subgroups: Sequence[str] = (),
     errors: float = 3.0,
     odds: float = 20.0,
     seed: int = 0,
+    verbose: bool = True,
 ) -> TrainingTrials:
     """Find the subgroups in which softness helps, by training further with it and without it.
 
@@ -96,17 +108,22 @@ def which_softness_helps(
     With k subgroups this takes at most 1 + k (k + 1) / 2 trainings. A few epochs are enough for a trained network. For
     a network that is new ``train`` may be the whole training.
 
+    In a process group each process decides alone, by its own losses, and waits for no other where ``train`` does not.
+    Give all of them the same images. Or let one decide and send the answer.
+
     Args:
-        network: a network with soft layers. It stays as it is.
+        network: a network with soft layers, which stays as it is; of a ``DistributedDataParallel`` the module inside.
         train: trains the network that it is given in place, with a new optimiser.
         losses: the loss of each held-out input of a network, (inputs,); it is called in eval mode. ``odds`` are those
-            of a negative log likelihood, as of cross entropy; divide squares by twice their variance.
+            of a negative log likelihood, as of cross entropy; divide squares by twice their variance. For cross entropy
+            held-out (images, labels) are enough, or a DataLoader of such batches, whose images are kept.
         subgroups: those to try, any of ``"rotation"``, ``"reflection"``, ``"translation"``; where none is named, all in
             which a layer may be soft.
         errors: how many standard errors a rise must be above 0.
         odds: how many times as likely softness must make all held-out inputs together.
         seed: of the generators of torch, NumPy and Python before each training, which stay as they are outside. Make a
             data loader with a generator of its own anew in ``train``.
+        verbose: whether a terminal shows a line before each training.
 
     Returns:
         A :class:`TrainingTrials`: ``helps`` for each subgroup, and ``network``, strict in all that needs no softness.
@@ -135,6 +152,8 @@ def which_softness_helps(
         >>> which_softness_helps(layer, train, losses).helps
         {'rotation': True}
     """
+    if isinstance(network, DistributedDataParallel):
+        network = network.module
     layers = relaxed_layers(network).values()
     soft = ordered_subgroups(*(layer.relaxed_subgroups for layer in layers))
     wanted = check_subgroups(subgroups)
@@ -142,22 +161,27 @@ def which_softness_helps(
     if not left:
         raise ValueError(f"network must be soft in one of the subgroups, got layers soft in {soft or 'none'}")
     check_callable("train", train)
-    check_callable("losses", losses)
+    check_bool("verbose", verbose)
+    losses_of = _losses_function(losses)
     check_positive("errors", errors)
     if not check_positive("odds", odds) > 1:
         raise ValueError(f"odds must be above 1, as 20 for 20 to 1, got {odds!r}")
     check_integer("seed", seed, 0)
+    most = 1 + len(left) * (len(left) + 1) // 2
+    numbers = itertools.count(1)
     devices = {parameter.device for parameter in network.parameters() if parameter.device.type == "cuda"}
 
     def trained(hardened: tuple[str, ...]) -> tuple[nn.Module, Tensor]:
         """Return a copy that is strict in some subgroups and was trained further, and its losses."""
+        strict = f", strict in {', '.join(hardened)}" if hardened else ""
+        say(f"which_softness_helps: training {next(numbers)} of at most {most}{strict}", verbose)
         copy = copy_network(network)
         for layer in relaxed_layers(copy).values() if hardened else ():
             layer.harden(*hardened)
         with _seeded(seed, list(devices)), torch.enable_grad():
             train(copy)
         with in_eval_mode(copy), torch.no_grad():
-            found = losses(copy)
+            found = losses_of(copy)
         if not isinstance(found, Tensor) or found.dim() != 1 or len(found) < 2:
             raise TypeError(f"losses must return a tensor with the loss of each of two inputs or more, got {found!r}")
         if not found.isfinite().all():
@@ -172,7 +196,7 @@ def which_softness_helps(
     while left:
         found = {name: trained(ordered_subgroups(hardened, (name,))) for name in left}
         for name, (_, after) in found.items():
-            rises = joined_over_processes(after - before)
+            rises = after - before
             rise, error = mean_and_error(rises)
             helps = rise > max(errors * error, math.log(odds) / len(rises))
             rows.append(TrainingTrial(name, hardened, rise, error, helps))
@@ -184,6 +208,35 @@ def which_softness_helps(
         hardened = ordered_subgroups(hardened, (row.subgroup,))
         kept, before = found[row.subgroup]
     return TrainingTrials(tuple(rows), 1 + len(rows), kept)
+
+
+def _losses_function(losses: Any) -> Callable[[nn.Module], Tensor]:
+    """Return the function that was given, or that of the cross entropy of held-out images."""
+    if isinstance(losses, DataLoader):
+        # Once, since a loader may shuffle, and losses of two copies are compared image by image.
+        with _seeded(0, []):
+            pair = joined_pairs(("losses", "labels"), losses, None, None)
+    elif isinstance(losses, tuple) and len(losses) == 2 and isinstance(losses[1], Tensor) and losses[1].dim():
+        pair = losses
+    elif callable(losses):
+        return losses
+    else:
+        raise TypeError(f"losses must be a function, (images, labels) or a DataLoader of such batches, got {losses!r}")
+    images, labels = pair
+    count = len(first_input(images, "losses: images"))
+    if len(labels) != count:
+        raise ValueError(f"losses must have a label for each of {count} images, got {len(labels)}")
+    return partial(_cross_entropy, images, labels)
+
+
+def _cross_entropy(images: Any, labels: Tensor, network: nn.Module) -> Tensor:
+    """Return the cross entropy of each image, (batch,)."""
+    likelihood, found = Likelihood("categorical"), []
+    for arguments, some in zip(input_chunks(images, _CHUNK), labels.split(_CHUNK), strict=True):
+        device = device_of(network)
+        given = tuple(value.to(device) if hasattr(value, "to") else value for value in arguments)
+        found.append(likelihood.losses(output_of(network, given), some.to(device)))
+    return torch.cat(found)
 
 
 @contextlib.contextmanager

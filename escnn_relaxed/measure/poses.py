@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from escnn.gspaces import GSpace, GSpace2D, GSpace3D
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
-from ..checks import FIBER_SUBGROUPS, check_integer, check_mapping, check_positive
+from ..checks import FIBER_SUBGROUPS, check_bool, check_integer, check_mapping, check_positive
+from .batches import Batches, images_of, in_order
 from .isometry import Isometry, PixelGrid, isometries_of, moved, turn_or_flip
+from .progress import progress
 from .reports import Report
 
 # Training of one classifier: pairs of a batch, steps and learning rate.
 _BATCH, _STEPS, _RATE = 32, 400, 3e-3
 _FEWEST = 40
+# The longest sides that images and volumes are looked at with: 4,096 pixels of either.
+_MOST_PIXELS = {2: 64, 3: 16}
+# Images that are made smaller or looked at together.
+_CHUNK = 256
 # Whether poses are equal and whether softness helps → what follows.
 _VERDICTS = {
     (True, False): "strict is right",
@@ -106,7 +113,13 @@ class PoseReport(Report):
 
 
 def pose_test(
-    images: Tensor, gspace: GSpace, *, sources: Tensor | None = None, errors: float = 3.0, seed: int = 0
+    images: Tensor | Batches,
+    gspace: GSpace,
+    *,
+    sources: Tensor | None = None,
+    errors: float = 3.0,
+    seed: int = 0,
+    verbose: bool = True,
 ) -> PoseReport:
     """Tell whether images come in all poses of a group alike, from the images alone.
 
@@ -116,17 +129,20 @@ def pose_test(
     pairs. Only elements that map pixels to pixels are drawn, so that nothing is interpolated: quarter turns, and the
     mirror that the gspace names. A group with other turns beside these is tested by these alone.
 
-    A thousand images of 28×28 pixels take about 15 seconds of one core for each subgroup.
+    Images of more than 64×64 pixels are averaged over areas to 64×64, volumes to 16×16×16, so that a thousand of one
+    channel take 16 MB, whatever their size. What smaller images do not show is not seen. A thousand images of 28×28
+    pixels take about 15 seconds of one core for each subgroup.
 
     Args:
         images: (n, channels, H, W), or volumes (n, channels, D, H, W), with equal sides; channels do not turn, as
-            colours. 40 images at least, better a thousand.
+            colours. 40 images at least, better a thousand. Or a DataLoader of such batches, with labels or without.
         gspace: of the network that is to be used.
         sources: a number for each image, (n,), that says which film, patient or scene it is of. Images of one source go
             into one half and count as one. Without it each image must be of its own: near copies in both halves would
             be recognised, and any poses called unequal. 40 sources at least.
         errors: how many standard errors above one half poses count as unequal.
         seed: of what is drawn. torch's generator stays as it is.
+        verbose: whether a terminal shows the progress.
 
     Returns:
         A :class:`PoseReport`, a row for each subgroup.
@@ -144,23 +160,26 @@ def pose_test(
         {'rotation': False, 'reflection': True}
     """
     choices = _exact_elements(gspace)
-    _check_images(images, gspace)
     check_positive("errors", errors)
-    members = _members(images, sources)
-    rows, images = [], images.detach().float()
-    deviation, mean = torch.std_mean(images)
-    images = (images - mean) / deviation.clamp_min(1e-12)
-    devices = [images.device] if images.device.type == "cuda" else []
+    check_bool("verbose", verbose)
+    if sources is not None and isinstance(images, DataLoader):
+        in_order("sources", images)
+    with torch.random.fork_rng(devices=[]):  # a loader draws a number each time that it is gone through
+        small = _small(images, gspace)
+    members = _members(small, sources)
+    rows, steps = [], 2 * len(choices) * _STEPS
+    devices = [small.device] if small.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.enable_grad():
         torch.manual_seed(check_integer("seed", seed, 0))
-        for name, elements in choices.items():
-            right = _right_pairs(images, _orders(elements, tuple(images.shape[2:])), members)
-            right = members.bincount(right) / members.bincount()
-            part = right.mean().item()
-            # What the halves have by chance alike helps both networks, so that only a half counts.
-            count = len(right) / 2
-            error = math.sqrt(max(part * (1 - part), 1 / count) / count)
-            rows.append(PoseRow(name, part, error, part - errors * error <= 1 / 2))
+        with progress("pose_test", steps, verbose) as advance:
+            for name, elements in choices.items():
+                right = _right_pairs(small, _orders(elements, tuple(small.shape[2:])), members, advance)
+                right = members.bincount(right) / members.bincount()
+                part = right.mean().item()
+                # What the halves have by chance alike helps both networks, so that only a half counts.
+                count = len(right) / 2
+                error = math.sqrt(max(part * (1 - part), 1 / count) / count)
+                rows.append(PoseRow(name, part, error, part - errors * error <= 1 / 2))
     return PoseReport(tuple(rows))
 
 
@@ -181,18 +200,38 @@ def _exact_elements(gspace: GSpace) -> dict[str, list[Isometry]]:
     return found
 
 
-def _check_images(images: Tensor, gspace: GSpace) -> None:
-    """Raise unless these are enough images with equal sides."""
+def _small(images: Tensor | Batches, gspace: GSpace) -> Tensor:
+    """Return images, checked, in single precision, of mean 0 and variance 1, and of no more than so many pixels."""
+    if isinstance(images, DataLoader):
+        parts = [_smaller(images_of("images", batch), gspace) for batch in images]
+        if len({(part.shape[1:], part.device) for part in parts}) > 1:
+            raise ValueError(f"images must have equal shapes, got {[tuple(part.shape[1:]) for part in parts]}")
+        small = torch.cat(parts) if parts else torch.zeros(0)
+    else:
+        small = _smaller(images, gspace)
+    if len(small) < _FEWEST:
+        raise ValueError(f"images must be {_FEWEST} or more, got {len(small)}")
+    deviation, mean = torch.std_mean(small)
+    return small.sub_(mean).div_(deviation.clamp_min(1e-12))
+
+
+def _smaller(images: Tensor, gspace: GSpace) -> Tensor:
+    """Return a copy of images, checked, that is averaged over areas where they are large."""
     if not isinstance(images, Tensor) or not images.is_floating_point():
         raise TypeError(f"images must be a floating-point tensor, got {getattr(images, 'dtype', type(images))}")
     sides = images.shape[2:]
     if len(sides) != gspace.dimensionality or len(set(sides)) != 1:
         shape = "(n, channels, H, W)" if gspace.dimensionality == 2 else "(n, channels, D, H, W)"
         raise ValueError(f"images must be {shape} with equal sides, got {tuple(images.shape)}")
-    if len(images) < _FEWEST:
-        raise ValueError(f"images must be {_FEWEST} or more, got {len(images)}")
-    if not images.isfinite().all():
-        raise ValueError("images must be finite, got NaN or infinite values")
+    # The areas of turned and mirrored images are the turned and mirrored areas.
+    average = functional.adaptive_avg_pool2d if len(sides) == 2 else functional.adaptive_avg_pool3d
+    side, small = min(sides[0], _MOST_PIXELS[len(sides)]), list[Tensor]()
+    for part in images.detach().split(_CHUNK):
+        if not part.isfinite().all():
+            raise ValueError("images must be finite, got NaN or infinite values")
+        part = part.float()
+        small.append(average(part, side) if side < sides[0] else part)
+    return torch.cat(small)
 
 
 def _members(images: Tensor, sources: Tensor | None) -> Tensor:
@@ -209,7 +248,7 @@ def _members(images: Tensor, sources: Tensor | None) -> Tensor:
     return members
 
 
-def _right_pairs(images: Tensor, orders: Tensor, members: Tensor) -> Tensor:
+def _right_pairs(images: Tensor, orders: Tensor, members: Tensor, advance: Callable[[], None]) -> Tensor:
     """Return for each image whether a classifier that did not see it tells it from a copy, ½ where it cannot say."""
     right = images.new_zeros(len(images))
     count = int(members.max()) + 1
@@ -218,27 +257,28 @@ def _right_pairs(images: Tensor, orders: Tensor, members: Tensor) -> Tensor:
     in_first = int((places < (count + 1) // 2).sum())
     first, second = places.argsort(stable=True).split([in_first, len(images) - in_first])
     for trained, tried in ((first, second), (second, first)):
-        score = _trained_score(images[trained], orders)
+        score = _trained_score(images, trained, orders, advance)
         with torch.no_grad():
-            for part in tried.split(256):
+            for part in tried.split(_CHUNK):
                 ahead = score(images[part]) - score(_copies(images[part], orders))
                 right[part] = (1 + ahead.sign().flatten()) / 2
     return right
 
 
-def _trained_score(images: Tensor, orders: Tensor) -> nn.Module:
-    """Return a network that gives images higher numbers than their copies, in eval mode."""
+def _trained_score(images: Tensor, trained: Tensor, orders: Tensor, advance: Callable[[], None]) -> nn.Module:
+    """Return a network that gives the images of some numbers higher numbers than their copies, in eval mode."""
     network = _score_network(images).to(images)
     optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=_STEPS)
     for _ in range(_STEPS):
-        batch = images[torch.randint(len(images), (_BATCH,))]
+        batch = images[trained[torch.randint(len(trained), (_BATCH,)).to(trained.device)]]
         scores = network(torch.cat([batch, _copies(batch, orders)]))
         loss = functional.softplus(scores[_BATCH:] - scores[:_BATCH]).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         schedule.step()
+        advance()
     return network.eval()
 
 

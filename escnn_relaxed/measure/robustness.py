@@ -12,9 +12,11 @@ import torch
 from escnn.group import GroupElement
 from escnn.nn import FieldType
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from ..checks import SUBGROUPS, check_integer, check_module
-from ..network.relaxed_layers import first_input, in_eval_mode, input_chunks
+from ..network.relaxed_layers import first_input, in_eval_mode
+from .batches import Batches, device_of, labelled_chunks
 from .forward_probe import ModuleOutput, Output
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
 from .reports import Report, plain_table
@@ -90,8 +92,8 @@ class RobustnessReport(Report):
 @torch.no_grad()
 def robustness_report(
     classifier: nn.Module,
-    data: Data,
-    labels: Tensor,
+    data: Data | Batches,
+    labels: Tensor | None = None,
     *,
     in_type: FieldType | None = None,
     elements: Sequence[GroupElement] | None = None,
@@ -113,8 +115,9 @@ def robustness_report(
     Args:
         classifier: a network with an output (batch, classes); its forward takes a GeometricTensor, or a plain tensor.
         data: images (batch, C, H, W) or volumes (batch, C, D, H, W), as a tensor or GeometricTensor; or a tuple of all
-            inputs, images first, of which tensors with as many entries go with the images.
-        labels: the class of each image, (batch,).
+            inputs, images first, of which tensors with as many entries go with the images; or a DataLoader of batches
+            (images, labels), which are looked at one after the other.
+        labels: the class of each image, (batch,); left out with a DataLoader.
         in_type: fields of the input. By default those of the classifier, or of the first module inside that has some.
         elements: of the fiber group; all but the identity by default, of a continuous group 16 rotations, ``()`` for
             none.
@@ -144,12 +147,15 @@ def robustness_report(
         (1.0, [('rotation 90°', 0.0), ('rotation 180°', 0.0)])
     """
     check_module("classifier", classifier)
-    count = _check_labels(data, labels)
-    chunks = input_chunks(data, check_integer("batch_size", batch_size, 1)), labels.split(batch_size)
-    right, names = 0, list[tuple[str, str, float, str]]()
+    check_integer("batch_size", batch_size, 1)
+    if not isinstance(data, DataLoader):
+        _check_labels(data, labels)
+    chunks = labelled_chunks(("data", "labels"), data, labels, batch_size, device_of(classifier))
+    right, count, names = 0, 0, list[tuple[str, str, float, str]]()
     sums = torch.zeros((), dtype=torch.float64)
     with in_eval_mode(classifier):
-        for chunk, some in zip(*chunks, strict=True):
+        for chunk, some in chunks:
+            count += _check_labels(chunk, some)
             network = MeasuredNetwork(classifier, None, chunk, in_type, None, ("",), output)
             passes = list(network.passes(elements, angles, shifts))
             whole = network.whole[""]
@@ -158,6 +164,8 @@ def robustness_report(
             right += int((classes == some.to(classes.device)).sum())
             names = [passed.description("") for passed in passes]
             sums = sums + torch.stack([_sums(passed, some) for passed in passes])
+    if not count:
+        raise ValueError("data must have images, got an empty DataLoader")
     rows = (_row(name, row, count) for name, row in zip(names, sums.tolist(), strict=True))
     return RobustnessReport(right / count, count, tuple(rows))
 

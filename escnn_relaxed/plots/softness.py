@@ -1,0 +1,65 @@
+"""Softness over the epochs of a training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from ..checks import check_mapping, check_sequence, is_number
+from .charts import COLOURS, FONT, labelled, new_axes
+
+_PREFIX = "softness/"
+# As many layers have a colour each; line styles tell more of them apart.
+_STYLES = ("-", "--", ":", "-.")
+
+
+def plot_softness(history: Sequence[dict[str, float]], axes: Axes | None = None) -> Axes:
+    """The softness s of each layer after each epoch, on a logarithmic axis.
+
+    A layer whose s is 0 has no line there, since 0 is not on this axis.
+
+    Args:
+        history: what :func:`~escnn_relaxed.measure.relaxation_scalars` returned after each epoch, as in ``history`` of
+            :class:`~escnn_relaxed.learning.lightning_callbacks.LogSoftness`.
+        axes: where to draw, a new figure by default.
+
+    Example:
+        >>> history = [{"softness/first": 0.001}, {"softness/first": 0.01}]
+        >>> axes = plot_softness(history)
+        >>> axes.lines[0].get_xdata().tolist(), axes.lines[0].get_ydata().tolist()
+        ([1, 2], [0.001, 0.01])
+    """
+    epochs = [_softness(scalars) for scalars in check_sequence("history", history, "dicts of relaxation_scalars")]
+    names = list(dict.fromkeys(name for scalars in epochs for name in scalars))
+    if not names:
+        raise ValueError(f"history must have the softness of a layer, as relaxation_scalars gives, got {history!r}")
+    axes = new_axes(axes, 2.4)
+    for number, (name, colour) in enumerate(zip(names, cycle(COLOURS), strict=False)):
+        values = [scalars.get(name, math.nan) or math.nan for scalars in epochs]
+        look: dict[str, Any] = {"color": colour, "linestyle": _STYLES[number // len(COLOURS) % len(_STYLES)]}
+        axes.plot(range(1, len(epochs) + 1), values, marker="o", markersize=2.5, linewidth=1.2, label=name, **look)
+    if math.isfinite(lowest := axes.dataLim.minposy):
+        # Whole decades, or the axis may have a single number.
+        first, last = math.floor(math.log10(lowest)), math.ceil(math.log10(axes.dataLim.y1))
+        axes.set(yscale="log", ylim=(10.0**first, 10.0 ** max(last, first + 1)))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    labelled(axes, "epoch", "softness s")
+    if axes.get_legend() is not None:
+        # Beside the lines, of which there may be many.
+        axes.legend(fontsize=FONT - 1, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    return axes
+
+
+def _softness(scalars: Any) -> dict[str, float]:
+    """Return the softness of each layer by its name, of one epoch."""
+    known = check_mapping("history: an epoch", scalars, "what relaxation_scalars gave")
+    found = {tag[len(_PREFIX) :]: of for tag, of in known.items() if isinstance(tag, str) and tag.startswith(_PREFIX)}
+    for name, value in found.items():
+        if not is_number(value) or not 0 <= value <= 1:
+            raise ValueError(f"history: the softness of {name!r} must be a number from 0 to 1, got {value!r}")
+    return found
