@@ -231,7 +231,7 @@ class Counted(Dataset):
 
 MISTAKES: dict[str, tuple[Callable[[], Classifier], dict[str, Any], type[Exception], str]] = {
     "dict": (ReturnsDict, {}, TypeError, "its output must be a tensor or a GeometricTensor, got dict.*output="),
-    "two arguments": (TwoArguments, {}, TypeError, "missing 2 required positional arguments.*from_batch="),
+    "two arguments": (TwoArguments, {}, TypeError, "must be all arguments of the forward of TwoArguments.*from_batch="),
     "another likelihood": (OneLogit, {}, ValueError, "likelihood='categorical' is of outputs"),
     "no targets": (WithoutTargets, {"likelihood": "gaussian"}, ValueError, "targets must be given where"),
     "no pair": (Classifier, {"from_batch": lambda batch: batch[0]}, TypeError, r"must return \(inputs, targets\)"),
@@ -343,3 +343,20 @@ class Strict(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=1e-2)
+
+
+def test_classes_that_the_loss_leaves_out_count_in_no_update() -> None:
+    """Half of the labels are void: their images weigh nothing, as if they were not there."""
+    labels = data().tensors[1]
+    labels[::2] = 7
+    gamma = {}
+    for ignored in (None, 7):
+        module, callback = Classifier(), LearnSoftness("categorical", ignore_index=ignored)
+        module.loss = lambda batch, module=module: nn.functional.cross_entropy(
+            module(batch[0]), batch[1], ignore_index=7
+        )
+        trainer(callback).fit(module, loader(labels))
+        gamma[ignored] = sum(row.determined for row in callback.evidence.table())
+    assert 0 < gamma[7] < gamma[None]
+    with pytest.raises(TypeError, match="ignore_index"):
+        LearnSoftness("categorical", ignore_index="7")

@@ -22,7 +22,7 @@ from ..measure.measured_network import Data, Shifts
 from ..measure.summary import relaxation_scalars
 from ..network.relaxed_layers import first_input, input_chunks, relaxed_layers
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
-from .likelihoods import LIKELIHOODS
+from .likelihoods import LIKELIHOODS, Likelihood
 from .soft_gradients import soft_groups
 
 __all__ = ["LearnSoftness", "LogSoftness"]
@@ -53,7 +53,10 @@ class LearnSoftness(Callback):
         output: from what ``forward`` returns to the tensor of the likelihood, where it returns a dict or a tuple:
             ``lambda returned: returned["logits"]``.
         from_batch: from a training batch to (inputs, targets). Inputs are images, or a tuple of all arguments of
-            ``forward``, images first. Targets are those of an update: of a regression, else None will do.
+            ``forward``, images first. Targets are those of an update: of a regression or with ``ignore_index``, else
+            None will do.
+        ignore_index: the class that the loss leaves out, as of :class:`~escnn_relaxed.SoftnessEvidence`. Updates then
+            take the targets.
 
     Attributes:
         evidence: that of the run, from the end of the first epoch with an update on, for ``evidence.table()`` and
@@ -78,6 +81,7 @@ class LearnSoftness(Callback):
         decoupled: bool = False,
         output: Output = None,
         from_batch: Callable[[Any], tuple[Any, Tensor | None]] | None = None,
+        ignore_index: int | None = None,
     ) -> None:
         super().__init__()
         self._decoupled = check_bool("decoupled", decoupled)
@@ -87,7 +91,9 @@ class LearnSoftness(Callback):
         for name, function in (("output", output), ("from_batch", from_batch)):
             if function is not None:
                 check_callable(name, function)
-        self._output, self._from_batch = output, from_batch
+        self._output, self._from_batch, self._ignore_index = output, from_batch, ignore_index
+        if ignore_index is not None:
+            Likelihood(likelihood, ignore_index)  # refuses what it cannot be
         # The state of a checkpoint, until soft weights learn that it is of.
         self._restored: dict[str, Any] = {}
         # Images of this epoch, also those before a run was resumed inside it.
@@ -171,7 +177,8 @@ class LearnSoftness(Callback):
         self._restored = dict(state_dict)
 
     def _evidence(self, module: LightningModule, observations: int) -> SoftnessEvidence:
-        return SoftnessEvidence(module, observations, self._likelihood, output=self._output)
+        options = {} if self._ignore_index is None else {"ignore_index": self._ignore_index}
+        return SoftnessEvidence(module, observations, self._likelihood, output=self._output, **options)
 
     def _restore(self, module: LightningModule) -> None:
         """Make the evidence of a checkpoint once there are soft weights that learn."""
@@ -195,7 +202,8 @@ class LearnSoftness(Callback):
             if first is None:
                 raise ValueError("LearnSoftness: a training batch has no floating-point tensor (batch, C, H, W)")
             # Updates of other likelihoods need none, and what follows may be anything.
-            following = tensors[first + 1 : first + 2] if self._likelihood == "gaussian" else []
+            needs_targets = self._likelihood == "gaussian" or self._ignore_index is not None
+            following = tensors[first + 1 : first + 2] if needs_targets else []
             inputs, targets = tensors[first], (following[0] if following else None)
         arguments = inputs if isinstance(inputs, tuple) else (inputs,)
         return tuple(map(_detached, arguments)), _detached(targets)
