@@ -66,7 +66,17 @@ class RelaxedLayer(KernelLayer):
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
-        """The subgroups in which the layer may be soft, without those in which it was hardened."""
+        """The subgroups in which the layer may be soft, without those in which it was hardened.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> from escnn_relaxed import RelaxedR2Conv
+            >>> fields = gspaces.flipRot2dOnR2(4).type(gspaces.flipRot2dOnR2(4).regular_repr)
+            >>> layer = RelaxedR2Conv(fields, fields, 3)
+            >>> layer.harden("rotation")
+            >>> layer.relaxed_subgroups
+            ('reflection',)
+        """
         return tuple([name for name in self.kernel.relaxed_subgroups if name not in self._hardened])
 
     @property

@@ -144,7 +144,7 @@ def _can_be_relaxed(module: nn.Module, softening: Mapping[str, Any]) -> TypeGuar
     if isinstance(module, Linear) and softening.get("relax") and not _without_translation(softening["relax"]):
         return False
     if isinstance(module, RelaxedLayer):
-        is_strict = not module.relaxed_subgroups and module.basisexpansion is not None
+        is_strict = not module.relaxable_subgroups and module.basisexpansion is not None
         # Layers of `baselines` stay as they are, strict ones too.
         return isinstance(module, Relaxed) and is_strict and not module.relaxed_by
     return isinstance(module, tuple(RELAXED_FORMS))
