@@ -1,4 +1,7 @@
-"""The paper's kernel K, one continuous kernel κ for the strict and the soft part, and its options."""
+"""The paper's kernel: ``ContinuousKernel`` holds options and builds, ``SteeredKernel`` is the kernel K that is built.
+
+One continuous kernel κ makes the strict and the soft part.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from ..kernel.config import KernelConfig, WeightGroup
 from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from ..kernel.kernel import Kernel
 from .coordinates import DomainPoints, FilterPoints
+from .domain import ContinuousDomain
 from .nets import FourierKernel, KernelNet
 from .start import few_of, gain, start_weights
 from .steering import SteeredAverage, sees_relative_element
@@ -31,7 +35,10 @@ _BANDWIDTH_PER_PIXEL = 0.12
 
 
 class SteeredKernel(Kernel):
-    """K of equation (2): the mean over the group of κ, steered. Its mean over the domain is the strict part."""
+    """The kernel that a ``ContinuousKernel`` builds, K of equation (2): the mean over the group of κ, steered.
+
+    Its mean over the domain is the strict part.
+    """
 
     default_softness = 0.01
     public_name = "ContinuousKernel"
@@ -47,24 +54,23 @@ class SteeredKernel(Kernel):
         if options.sampling != "grid":
             _check_can_be_drawn(config)
         self.options, self.angle, self.draws_for_itself = options, 0.0, True
+        domain = ContinuousDomain(config.domain, options.rotation_coordinates)
         frequencies = options.frequencies(config.kernel_size)
-        sample = config.domain.sample
+        sample = domain.sample
         inputs, outputs = (
             FieldStructure(fields.representations, sample) for fields in (config.in_type, config.out_type)
         )
         sees_relative = any(sees_relative_element(b, a) for a in outputs.blocks for b in inputs.blocks)
-        self.filter_points = FilterPoints(config, frequencies, sees_relative, options.support)
-        self.domain_points = DomainPoints(config.domain, tuple(config.relax))
+        self.filter_points = FilterPoints(config, domain, frequencies, sees_relative, options.support)
+        self.domain_points = DomainPoints(domain, tuple(config.relax))
         self.net = self._new_net()
         self.steered_average = SteeredAverage(inputs, outputs, sample)
         self.frequency = DomainFrequency(config.relax, config.learn_relaxation, config.domain.dimension)
-        is_log, resolved = config.domain.form == "log", config.domain.resolved_frequency()
-        rotations = round(resolved * (2 if is_log else 4 * math.pi), 6)
-        if rotations > 2:  # any function of two rotations is resolved
-            formula = "N/2" if is_log else "N/4π, above which features hold harmonics over N/2,"
-            reason = f"{formula} for N = {rotations:g} rotations in a turn"
-            self.frequency.limits["rotation"] = (resolved, reason)
-        if is_log and self.net.can_be_periodic:  # another net jumps at every frequency, as its docstring says
+        if domain.rotations_in_a_turn > 2:  # any function of two rotations is resolved
+            formula = "N/2" if domain.is_log else "N/4π, above which features hold harmonics over N/2,"
+            reason = f"{formula} for N = {domain.rotations_in_a_turn:g} rotations in a turn"
+            self.frequency.limits["rotation"] = (domain.resolved_frequency, reason)
+        if domain.is_log and self.net.can_be_periodic:  # another net jumps at every frequency, as its docstring says
             self._warn_of_jumps(frequencies["rotation"] if sees_relative else 1.0)
         for name, value in self.frequency.values().items():
             self.frequency.warn("relax", name, value.tolist())
@@ -74,7 +80,7 @@ class SteeredKernel(Kernel):
         columns = self.filter_points.columns, self.domain_points.columns
         build: Callable[..., KernelNet] = self.options.net
         net = build(*map(len, columns), self.options.hidden_size)
-        if self.config.domain.form == "log":
+        if self.options.rotation_coordinates == "log":
             net.make_periodic(*([n for n, name in enumerate(names) if name == "rotation"] for names in columns))
         return net
 
@@ -233,7 +239,7 @@ class SteeredKernel(Kernel):
             "dilation": config.dilation,
             "support": options.support,
             "filter frequency": options.frequencies(config.kernel_size),
-            "rotation coordinates": config.domain.form,
+            "rotation coordinates": options.rotation_coordinates,
         }
 
 
@@ -256,7 +262,7 @@ def _drawn_angle() -> float:
 
 @dataclass(frozen=True)
 class ContinuousKernel:
-    r"""The paper's form of a kernel, as the ``kernel`` of a layer: one continuous κ for the strict and the soft part.
+    r"""The options of the paper's kernel, which a layer builds from them: one continuous κ for strict and soft part.
 
     .. math::
         K(d; x) = \operatorname{mean}_g \rho_{\mathrm{out}}(g)\,
@@ -316,6 +322,11 @@ class ContinuousKernel:
     def __call__(self, config: KernelConfig) -> SteeredKernel:
         """Return a kernel with these options, which is not started. A layer calls this with its own configuration."""
         return SteeredKernel(config, self)
+
+    @property
+    def default_frequency(self) -> dict[str, float]:
+        """ω′ of rotation where ``relax`` gives none: in log coordinates 1, a wave that is smooth on the circle."""
+        return {"rotation": 1.0} if self.rotation_coordinates == "log" else {}
 
     def frequencies(self, kernel_size: int) -> dict[str, float]:
         """Return ω of each filter coordinate, for kernels of k taps along each axis."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -79,14 +78,13 @@ class RelaxingKernel(Kernel):
 
     def __init__(self, config: KernelConfig, strict: KernelBuilder = StrictKernel) -> None:
         super().__init__(config)
-        domain = copy.copy(config.domain)
+        domain = config.domain
         if domain.dimension != 2 or domain.kept.name:
             raise ValueError(
                 f"a {type(self).__name__} must be a kernel of the plane, with keep=None, got {domain.gspace.name} with "
                 f"keep={str(domain.kept)!r}"
             )
-        domain.form = getattr(strict, "rotation_coordinates", domain.form)
-        self.strict = strict(replace(config, domain=domain, relax={}, learn_relaxation=False))
+        self.strict = strict(replace(config, relax={}, learn_relaxation=False))
         self.basis = self.strict.basis
 
     @property

@@ -206,19 +206,14 @@ class Softening:
         """Return a kernel between (one group of) these fields, not started."""
         check_kernel(self.kernel)
         gspace = self._acting_gspace(in_type)
-        in_space = gspace.dimensionality > 2
-        default = CUBE if in_space else _SAMPLES
+        default = CUBE if gspace.dimensionality > 2 else _SAMPLES
         samples = default if self.samples is None else check_integer("samples", self.samples, 1)
         if samples == 1 and gspace.fibergroup.continuous and self.relax is not None:
             warn_once(f"samples: 1 rotation of {gspace.name} leaves no rotation in which the layer could be soft")
-        coordinates = getattr(self.kernel, "rotation_coordinates", "circle")
-        if in_space and coordinates != "circle":
-            raise ValueError(
-                f"kernel: a rotation of space has no angle that a kernel could see as a coordinate: "
-                f"rotation_coordinates must be 'circle', got {self.kernel!r}"
-            )
-        domain = Domain(gspace, samples, kept_group(self.keep, gspace, samples), coordinates)
-        frequency, learn = starting_frequency(self.relax, domain), check_bool("learn_relaxation", self.learn_relaxation)
+        domain = Domain(gspace, samples, kept_group(self.keep, gspace, samples))
+        # A function that builds a kernel has no attributes.
+        frequency = starting_frequency(self.relax, domain, getattr(self.kernel, "default_frequency", {}))
+        learn = check_bool("learn_relaxation", self.learn_relaxation)
         taps = in_type, out_type, kernel_size, dilation
         kernel: Any = (self.kernel or TiedKernel)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
         if not isinstance(kernel, Kernel):
