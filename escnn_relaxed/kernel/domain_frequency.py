@@ -135,7 +135,7 @@ class DomainFrequency(ExactConstants):
                 self.warn("load_state_dict", name, value.tolist())
 
 
-def starting_frequency(relax: Any, domain: Domain, defaults: Mapping[str, float]) -> dict[str, Frequency]:
+def starting_frequency(relax: object, domain: Domain, defaults: Mapping[str, float]) -> dict[str, Frequency]:
     """Return the ω′ at the start of each subgroup that may be soft, in a fixed order; ``defaults`` are the kernel's."""
     if isinstance(relax, str) and relax == "default":
         names = [name for name in domain.sample.subgroups if name not in domain.kept_subgroups]
@@ -159,7 +159,7 @@ def starting_frequency(relax: Any, domain: Domain, defaults: Mapping[str, float]
     return {name: given[name] for name in ("translation", "rotation", "reflection") if name in given}
 
 
-def named_subgroups(relax: Any) -> list[str]:
+def named_subgroups(relax: object) -> list[str]:
     """Return the names that the argument ``relax`` has, none of them for the default."""
     if relax is None or (isinstance(relax, str) and relax == "default"):
         return []
