@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from escnn.nn import FieldType
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -45,6 +44,7 @@ class SteeredKernel(Kernel):
 
     def __init__(self, config: KernelConfig, options: ContinuousKernel) -> None:
         super().__init__(config)
+        config.check_action(self.public_name)
         ignored = [name for name, value in config.basis_arguments.items() if value is not None and value is not False]
         if ignored:
             warn_once(
@@ -164,8 +164,12 @@ class SteeredKernel(Kernel):
 
     def _gain(self, bank: Tensor) -> float:
         """Return the gain of a bank on feature maps like those behind strict continuous layers of the same options."""
-        fields, gspace = self.config.in_type.representations, self.config.in_type.gspace
-        few, sides = FieldType(gspace, few_of(fields)[0]), [self.config.kernel_size] * gspace.dimensionality
+        # A linear map is like a convolution of one tap.
+        fields, gspace = self.config.in_type.representations, self.config.domain.gspace
+        few, sides = (
+            self.config.in_type.gspace.type(*few_of(fields)[0]),
+            [self.config.kernel_size] * gspace.dimensionality,
+        )
         config = replace(self.config, in_type=few, out_type=few, relax={}, learn_relaxation=False, basis_arguments={})
         strict = SteeredKernel(config, replace(self.options, sampling="grid"))
         strict.to(self.filter_points.taps)

@@ -33,6 +33,11 @@ class PartialKernel(RelaxingKernel):
         self, config: KernelConfig, strict: KernelBuilder = StrictKernel, relax: Any = "default", learn: bool = True
     ) -> None:
         super().__init__(config, strict)
+        if config.domain.dimension != 2:
+            raise ValueError(
+                f"a {type(self).__name__} must be a kernel of the plane, where rotations have the one angle that its "
+                f"window is on, got {config.domain.gspace.name}"
+            )
         available, fields = super().relaxed_subgroups, config.out_type.representations
         self._starts_as_told = isinstance(relax, str) and bool(check_choice("relax", relax, ("default",)))
         start = dict.fromkeys(available, 0.0) if self._starts_as_told else _checked(relax, available)

@@ -11,7 +11,6 @@ from typing_extensions import Unpack
 
 from ..checks import check_choice, check_no_hooks
 from ..integral.geometry import ConvolutionGeometry, as_convolution
-from ..kernel.tied import TiedKernel
 from ..on_escnn.sampled_basis import built_on_the_cpu
 from .arguments import check_field_types, check_follows
 from .equivariance_check import check_equivariance
@@ -85,12 +84,6 @@ class RelaxedLinear(RelaxedLayer):
     ) -> None:
         check_field_types(in_type, out_type, GSpace0D)
         check_choice("basisexpansion", basisexpansion, ("blocks",))
-        kernel = softness.get("kernel")
-        if kernel not in (None, TiedKernel):
-            raise ValueError(
-                f"kernel must be None for a linear map, whose soft form is the default one, got {kernel!r}: build it "
-                f"with another kernel than the convolutions, or leave linear maps out of relax_network by `where`"
-            )
         geometry = ConvolutionGeometry(kernel_size=1, padding=())
         super().__init__(in_type, out_type, geometry, bias, {"recompute": recompute}, initialize, softness)
 
