@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from escnn.group import O2, O3, DihedralGroup, Group
+from escnn.group import O2, O3, DihedralGroup
+from escnn.gspaces import GSpace
 from torch import Tensor, nn
 
 from ..group.elements import grid_symmetries
@@ -62,7 +63,7 @@ class ResidualKernel(RelaxingKernel):
             if len(symmetries) == len(elements):
                 return GroupAverage(config.in_type.representations, config.out_type.representations, symmetries)
         if subgroups != self.relaxed_subgroups:
-            restriction = _subgroup(domain.gspace.fibergroup, subgroups)
+            restriction = _subgroup(config.in_type.gspace, subgroups)
             at = config.in_type.restrict(restriction), config.out_type.restrict(restriction), *at[2:]
         elif self.basis is not None:
             return NearestSteerable(self.basis, self.orthogonal_basis)
@@ -98,16 +99,17 @@ class ResidualKernel(RelaxingKernel):
         self.free_weight.copy_((strict + factor * soft).view_as(self.free_weight))
 
 
-def _subgroup(group: Group, subgroups: tuple[str, ...]) -> tuple[float | None, int] | str:
-    """Return escnn's id of the rotations of a group, or of its reflection."""
-    if isinstance(group, (O2, DihedralGroup)):
+def _subgroup(gspace: GSpace, subgroups: tuple[str, ...]) -> tuple[float | None, int] | str:
+    """Return escnn's id of the rotations of a group, or of its reflection; of cones of space it knows none."""
+    group = gspace.fibergroup
+    if gspace.dimensionality < 3 and isinstance(group, (O2, DihedralGroup)):
         order = -1 if isinstance(group, O2) else group.rotation_order
         return (None, order) if subgroups == ("rotation",) else (0.0, 1)
     if isinstance(group, O3) and subgroups == ("rotation",):
         return "so3"
     raise ValueError(
-        f"kernel: no mean over {' and '.join(subgroups)} alone of the kernels of {group.name} is known, since not all "
-        f"its elements map taps to taps: take a ResidualKernel for a group without reflections"
+        f"kernel: a ResidualKernel has no mean over {' and '.join(subgroups)} alone on {gspace.name}, of which not all "
+        f"elements map taps to taps: take a group without reflections, or one that maps taps to taps"
     )
 
 

@@ -44,7 +44,8 @@ class RelaxedLinear(RelaxedLayer):
         keep: group to which the layer stays exactly equivariant: as in :class:`~escnn_relaxed.RelaxedR3Conv`, or of Cₙ,
             Dₙ, SO(2) and O(2) as in :class:`~escnn_relaxed.RelaxedR2Conv`. Default: no such group.
         samples: number of rotations by which a continuous group is sampled. Default: 16, of SO(3) and O(3) 24.
-        kernel: None or :class:`~escnn_relaxed.kernel.TiedKernel`, the form above. No other is for linear maps.
+        kernel: the form of the kernel, as in :class:`~escnn_relaxed.RelaxedR2Conv`. Default: the form above. The strict
+            part of a ``ContinuousKernel`` is equivariant to the samples of SO(3) and O(3), not to the whole group.
 
     Raises:
         TypeError: for an argument of the wrong type.
