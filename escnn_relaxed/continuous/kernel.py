@@ -339,7 +339,7 @@ class ContinuousKernel:
         return {"position": position, **relative, **_given_frequencies(self.filter_frequency)}
 
 
-def _given_frequencies(value: Any) -> dict[str, float]:
+def _given_frequencies(value: Mapping[str, float] | float | None) -> dict[str, float]:
     """Return the frequencies that are given, by the name of their coordinate."""
     if value is None:
         return {}

@@ -26,7 +26,7 @@ _SPACES = {
 }
 
 
-def check_field_type(name: str, value: Any, *spaces: type[GSpace]) -> FieldType:
+def check_field_type(name: str, value: object, *spaces: type[GSpace]) -> FieldType:
     """Return a field type on one of these base spaces."""
     if not isinstance(value, FieldType):
         raise TypeError(f"{name} must be an escnn.nn.FieldType, got {type(value).__name__}: {value!r}")
@@ -49,13 +49,13 @@ def check_field_types(in_type: Any, out_type: Any, space: type[GSpace] = GSpace2
 def checked_geometry(
     in_type: FieldType,
     out_type: FieldType,
-    kernel_size: Any,
-    padding: Any,
-    stride: Any,
+    kernel_size: object,
+    padding: object,
+    stride: object,
     dilation: Any,
     groups: Any,
-    padding_mode: Any = "zeros",
-    output_padding: Any = None,
+    padding_mode: object = "zeros",
+    output_padding: object = None,
 ) -> Geometry:
     """Return the geometry that arguments of ``R2Conv`` or ``R3Conv`` describe; of an adjoint with an output padding."""
     axes = in_type.gspace.dimensionality
@@ -99,7 +99,7 @@ def _check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
     return int(groups)
 
 
-def check_on_fields(input: Any, in_type: FieldType) -> None:
+def check_on_fields(input: object, in_type: FieldType) -> None:
     """Raise a ``TypeError`` for anything but a GeometricTensor."""
     if isinstance(input, GeometricTensor):
         return
@@ -173,7 +173,7 @@ def shown_arguments(geometry: Geometry) -> list[str]:
     return parts
 
 
-def check_softness(value: Any, name: str = "initial_softness") -> float:
+def check_softness(value: object, name: str = "initial_softness") -> float:
     """Return a part of the kernel's energy, in [0, 1)."""
     softness = check_number(name, value)
     if not 0 <= softness < 1:
@@ -182,7 +182,7 @@ def check_softness(value: Any, name: str = "initial_softness") -> float:
 
 
 @torch.no_grad()
-def check_follows(name: str, value: Any, own: Tensor | None, parameter: str) -> None:
+def check_follows(name: str, value: object, own: Tensor | None, parameter: str) -> None:
     """Raise a ``ValueError`` for a value of what escnn's layers store, and a layer computes, that is another one."""
     if value is not None and not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}: {value!r}")

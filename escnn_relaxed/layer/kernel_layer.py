@@ -17,6 +17,7 @@ from ..group.linear_maps import InvariantBias
 from ..integral.at_pixels import BanksAtPixels, integrate_at_pixels
 from ..integral.factors import as_weight, integrate
 from ..integral.geometry import Geometry, image_size
+from ..kernel.kernel import Kernel
 from ..kernel.steerable_basis import BasisElements
 from ..torch_modes import full_precision
 from . import state_dict as states
@@ -32,6 +33,7 @@ Filters: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
 class KernelLayer(ParameterExpansion):
     """A layer with a kernel between fields, a convolution or a linear map, with the interface of escnn's layers."""
 
+    kernel: Kernel
     weights: nn.Parameter
     bias: nn.Parameter | None
     _version = states.FORMAT_VERSION
@@ -84,7 +86,7 @@ class KernelLayer(ParameterExpansion):
             torch.Size([2, 1, 3, 3])
         """
         check_input(input, self.in_type, self.geometry)
-        kernel: Any = self.kernel
+        kernel = self.kernel
         size = None
         if input.tensor.is_meta != kernel.frequency.like.is_meta:
             # torch's recipe for ensembles calls a skeleton on the meta device with weights of others.
@@ -128,7 +130,7 @@ class KernelLayer(ParameterExpansion):
 
     def _gated_output(self, features: Tensor) -> Tensor:
         """Return the output with K_g = Σ c P K, which is linear in K."""
-        kernel: Any = self.kernel
+        kernel = self.kernel
         size = self.geometry.output_size(*image_size(features))
         terms = gated_terms(gates_at(self.gates, features, size), self._hardened)
         if self.training or kernel.is_random:
