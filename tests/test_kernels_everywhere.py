@@ -127,6 +127,12 @@ def test_a_group_without_a_known_action_has_the_default_kernel_alone() -> None:
             RelaxedLinear(fields, fields, relax=None, kernel=kernel)
 
 
+def test_a_continuous_kernel_is_not_for_linear_maps_of_so3() -> None:
+    """Means over the rotations of the cube are no means over SO(3)."""
+    with pytest.raises(ValueError, match=r"kernel must be another for linear maps of SO\(3\), got a ContinuousKernel"):
+        linear("SO(3)", CONTINUOUS)
+
+
 REGULAR = ("C4", "D4", "inversion", "mirror")
 VOLUMES = [
     *((name, ResidualKernel) for name in ("octahedral", "full octahedral", "SO(3)", "O(3)", "cone 4", "cylinder 2")),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..checks import check_choice, check_integer, check_not_negative, warn_once
+from ..group.elements import is_of_space
 from ..group.fields import FieldStructure
 from ..kernel.config import KernelConfig, WeightGroup
 from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
@@ -45,6 +46,11 @@ class SteeredKernel(Kernel):
     def __init__(self, config: KernelConfig, options: ContinuousKernel) -> None:
         super().__init__(config)
         config.check_action(self.public_name)
+        if config.in_type.gspace.dimensionality == 0 and is_of_space(config.domain.gspace.fibergroup):
+            raise ValueError(
+                f"kernel must be another for linear maps of {config.domain.gspace.name}, got a ContinuousKernel: its "
+                f"strict part would be equivariant to the rotations of the sample alone"
+            )
         ignored = [name for name, value in config.basis_arguments.items() if value is not None and value is not False]
         if ignored:
             warn_once(

@@ -44,8 +44,8 @@ class RelaxedLinear(RelaxedLayer):
         keep: group to which the layer stays exactly equivariant: as in :class:`~escnn_relaxed.RelaxedR3Conv`, or of Cₙ,
             Dₙ, SO(2) and O(2) as in :class:`~escnn_relaxed.RelaxedR2Conv`. Default: no such group.
         samples: number of rotations by which a continuous group is sampled. Default: 16, of SO(3) and O(3) 24.
-        kernel: the form of the kernel, as in :class:`~escnn_relaxed.RelaxedR2Conv`. Default: the form above. The strict
-            part of a ``ContinuousKernel`` is equivariant to the samples of SO(3) and O(3), not to the whole group.
+        kernel: the form of the kernel, as in :class:`~escnn_relaxed.RelaxedR2Conv`. Default: the form above. A
+            ``ContinuousKernel`` is not for SO(3) and O(3), whose samples do not make its strict part exact.
 
     Raises:
         TypeError: for an argument of the wrong type.
