@@ -6,6 +6,7 @@ depend on the group element.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -20,18 +21,16 @@ from .kernel.partial import PartialKernel, check_narrowing
 from .kernel.residual import ResidualKernel
 from .kernel.strict import StrictKernel
 from .kernel.weighted import WeightedKernel
-from .layer.arguments import check_kernel, check_keywords
+from .layer.arguments import check_keywords
 from .layer.convolution import RelaxedConvolution
 from .layer.relaxed_r2conv import RelaxedR2Conv
+from .layer.softness_options import check_kernel
 
 __all__ = ["LAYERS", "PartialR2Conv", "ResidualR2Conv", "WeightedR2Conv"]
 
-# The arguments of a strict layer that follow the padding.
-STRICT_KEYWORDS = (
-    *("stride", "dilation", "padding_mode", "groups", "bias"),
-    *("sigma", "frequencies_cutoff", "rings", "maximum_offset", "recompute", "basis_filter"),
-    *("initialize", "samples", "kernel"),
-)
+# The arguments of a layer that a baseline has in a form of its own, or not at all.
+_OWN = ("in_type", "out_type", "kernel_size", "padding", "relax", "learn_relaxation", "keep", "initial_softness")
+STRICT_KEYWORDS = tuple(name for name in inspect.signature(RelaxedR2Conv).parameters if name not in _OWN)
 
 
 class _Baseline(RelaxedR2Conv):

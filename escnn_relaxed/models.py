@@ -16,9 +16,9 @@ from .baselines import LAYERS, STRICT_KEYWORDS, PartialR2Conv
 from .checks import check_choice, check_integer
 from .continuous import ContinuousKernel, KernelNet, SirenKernel, draw_samples
 from .kernel.domain_frequency import Frequency
-from .layer.arguments import check_kernel
 from .layer.convolution import RelaxedConvolution
 from .layer.relaxed_r2conv import RelaxedR2Conv
+from .layer.softness_options import check_kernel
 from .network.export import export_network
 from .network.plain_modules import FieldMaximum, Residual
 

@@ -1,5 +1,6 @@
 """Bad arguments: the right error, which names the argument, the value and what would be right; and warnings."""
 
+import inspect
 import math
 import warnings
 from fractions import Fraction
@@ -13,7 +14,7 @@ from escnn import gspaces
 from escnn.nn import FieldType, R2Conv
 from small import with_kernel
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed
+from escnn_relaxed import RelaxedLinear, RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv
 
 C4, D4 = small.gspace("C4"), small.gspace("D4")
 REGULAR, TRIVIAL = FieldType(C4, [C4.regular_repr] * 2), FieldType(C4, [C4.trivial_repr])
@@ -176,3 +177,16 @@ def test_warning_points_at_the_line_outside_the_package(warnings_not_yet_given: 
         with pytest.warns(UserWarning, match="aliases") as caught:
             call()
         assert [(Path(of.filename), of.lineno) for of in caught] == [(Path(__file__), call.__code__.co_firstlineno)]
+
+
+@pytest.mark.parametrize("layer", [RelaxedR2Conv, RelaxedR2ConvTransposed, RelaxedR3Conv, RelaxedLinear])
+def test_an_unknown_keyword_is_named_beside_the_known_ones(layer: type) -> None:
+    space = {RelaxedR3Conv: gspaces.octaOnR3, RelaxedLinear: lambda: gspaces.no_base_space(REGULAR.fibergroup)}
+    gspace = space.get(layer, lambda: REGULAR.gspace)()
+    fields, size = gspace.type(gspace.trivial_repr), () if layer is RelaxedLinear else (3,)
+    known = "relax, learn_relaxation, keep, initial_softness, samples, kernel"
+    with pytest.raises(TypeError, match=rf"{layer.__name__} has no argument 'relaxed' \(='rotation'\);.*: {known}$"):
+        layer(fields, fields, *size, relaxed="rotation")
+    own = [each for each in inspect.signature(layer).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    assert ", ".join(each.name for each in own) == known
+    assert [each.default for each in own] == ["default", False, None, None, None, None]

@@ -20,7 +20,7 @@ from torch.nn.utils import parametrize
 
 from escnn_relaxed import RelaxedR2Conv, RelaxedR2ConvTransposed, export_network, harden_network, relax_network
 from escnn_relaxed.baselines import ResidualR2Conv
-from escnn_relaxed.layer.arguments import SOFTENING
+from escnn_relaxed.layer.softness_options import DEFAULTS
 from escnn_relaxed.network import to_escnn
 from escnn_relaxed.network.relaxed_layers import Relaxed, in_eval_mode, relaxed_layers
 
@@ -108,7 +108,7 @@ def test_options_are_those_of_a_layer_beside_its_strict_part() -> None:
     """In the signature, in the docstring, and one that is passed on."""
     arguments = inspect.signature(RelaxedR2Conv).parameters.values()
     own = [each.name for each in arguments if each.kind is each.KEYWORD_ONLY]
-    assert list(SOFTENING) == own
+    assert list(DEFAULTS) == own
     (listed,) = re.findall(r"\*\*softening: .*?:(.*?)\.", relax_network.__doc__, re.DOTALL)
     assert re.findall("``(.*?)``", listed) == own
     strict = RelaxedR2Conv(*small.types("C8", "regular -> regular"), 3, relax=None)

@@ -9,6 +9,7 @@ from escnn import gspaces
 
 from escnn_relaxed import ContinuousKernel, RelaxedR3Conv
 from escnn_relaxed.continuous.coordinates import DomainPoints, FilterPoints
+from escnn_relaxed.continuous.domain import ContinuousDomain
 from escnn_relaxed.group.domain import Domain
 from escnn_relaxed.group.kept import kept_group
 from escnn_relaxed.kernel.config import KernelConfig
@@ -16,9 +17,9 @@ from escnn_relaxed.kernel.config import KernelConfig
 SAMPLES = 4
 
 
-def domain_of(space: str, keep: str | None = None, form: str = "circle") -> Domain:
+def domain_of(space: str, keep: str | None = None, form: str = "circle") -> ContinuousDomain:
     gspace = small.gspace(space)
-    return Domain(gspace, SAMPLES, kept_group(keep, gspace, SAMPLES), form)
+    return ContinuousDomain(Domain(gspace, SAMPLES, kept_group(keep, gspace, SAMPLES)), form)
 
 
 @torch.no_grad()
@@ -49,9 +50,10 @@ def test_positions_of_the_mean_are_the_pixels_once_for_each_set(space: str, coun
 
 def filter_points(space: str, sees_relative: bool, kernel_size: int = 3, support: str = "smooth") -> FilterPoints:
     fields = small.field_type(space, "trivial")
-    config = KernelConfig(fields, fields, kernel_size, 2, domain_of(space))
+    domain = domain_of(space)
+    config = KernelConfig(fields, fields, kernel_size, 2, domain)
     frequency = {"position": 0.5, "rotation": 0.3, "reflection": 0.7}
-    return FilterPoints(config, frequency, sees_relative, support).double()
+    return FilterPoints(config, domain, frequency, sees_relative, support).double()
 
 
 def taps_of(kernel_size: int) -> np.ndarray:

@@ -183,7 +183,11 @@ IMAGE = FieldType(gspaces.rot2dOnR2(4), [gspaces.rot2dOnR2(4).trivial_repr])
     [
         (lambda: RelaxedLinear(C4, C4, relax=("reflection",)), ValueError, "C4 has no reflection to relax"),
         (lambda: RelaxedLinear(IMAGE, IMAGE), ValueError, "no_base_space"),
-        (lambda: RelaxedLinear(D4, D4, kernel=ContinuousKernel()), ValueError, "kernel must be None for a linear map"),
+        (
+            lambda: RelaxedLinear(*[fields("Klein")] * 2, relax=None, kernel=ContinuousKernel()),
+            ValueError,
+            "kernel must be the default one for",
+        ),
         (lambda: RelaxedLinear(*[fields("Klein")] * 2, relax=("rotation",)), ValueError, "no action on the plane"),
         (lambda: RelaxedLinear(*[fields("SO(3)")] * 2, samples=5), ValueError, "multiple of 24"),
         (lambda: RelaxedLinear(D4, D4)(D4(torch.zeros(2, D4.size, dtype=torch.int64))), TypeError, "floating-point"),

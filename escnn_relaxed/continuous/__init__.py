@@ -1,8 +1,8 @@
 """The paper's continuous kernel κ, and what only it needs.
 
-Coordinates (``coordinates``) go through a net (``nets``) to hidden values, which are steered over the group and
-combined to the filter bank (``steering``). ``kernel`` holds them together. ``start`` draws its weights and finds the
-units in which they are trained.
+Coordinates (``coordinates``) of elements (``domain``) and taps go through a net (``nets``) to hidden values, which are
+steered over the group and combined to the filter bank (``steering``). ``kernel`` holds them together. ``start`` draws
+its weights and finds the units in which they are trained.
 """
 
 from __future__ import annotations

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import FIBER_SUBGROUPS
-from ..group.domain import AVERAGES, Domain, of_fiber_group
+from ..group.domain import AVERAGES, of_fiber_group
 from ..group.elements import rotation_matrix
 from ..group.exact_constants import ExactConstants
 from ..group.points import Array, positions_in_frames, support_window
 from ..kernel.config import KernelConfig
 from ..kernel.domain_frequency import DomainFrequency
+from .domain import ContinuousDomain
 
 # Coordinates that differ by less are the same.
 _SAME = 1e-9
@@ -31,7 +32,14 @@ class FilterPoints(ExactConstants):
     taps: Tensor
     window: Tensor
 
-    def __init__(self, config: KernelConfig, frequency: Mapping[str, float], sees_relative: bool, support: str) -> None:
+    def __init__(
+        self,
+        config: KernelConfig,
+        domain: ContinuousDomain,
+        frequency: Mapping[str, float],
+        sees_relative: bool,
+        support: str,
+    ) -> None:
         super().__init__()
         # k/2 taps: the ball that touches the outer side of the outermost pixels. The paper's hard disk is 7 pixels
         # wide for k = 7 from centre to centre; for even k that would be empty at k = 2.
@@ -42,9 +50,9 @@ class FilterPoints(ExactConstants):
         else:
             window = support_window(grid, radius - (config.dilation / 2 if config.kernel_size % 2 else 0), 0)
         self.set_constant("window", window)
-        sample = config.domain.sample
-        names = config.domain.sample.subgroups if sees_relative else ()
-        relative = [values[:, :, None] for values in config.domain.relative_coordinates(names)]
+        sample = domain.sample
+        names = sample.subgroups if sees_relative else ()
+        relative = [values[:, :, None] for values in domain.relative_coordinates(names)]
         parts = {
             "position": np.einsum("mji,pj->mpi", sample.action, grid / radius)[:, None],
             **dict(zip(names, relative, strict=True)),
@@ -71,7 +79,7 @@ class DomainPoints(ExactConstants):
     everywhere: Tensor
     elements: dict[tuple[str, ...], Tensor]
 
-    def __init__(self, domain: Domain, subgroups: Sequence[str]) -> None:
+    def __init__(self, domain: ContinuousDomain, subgroups: Sequence[str]) -> None:
         super().__init__()
         # The position of hx in the frame of hg is that of x in the frame of g, so a mean over h changes the elements
         # alone. A mean over positions is over all x of the reference image as any element sees them: the same for every

@@ -1,4 +1,7 @@
-"""The paper's kernel K, one continuous kernel κ for the strict and the soft part, and its options."""
+"""The paper's kernel: ``ContinuousKernel`` holds options and builds, ``SteeredKernel`` is the kernel K that is built.
+
+One continuous kernel κ makes the strict and the soft part.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from escnn.nn import FieldType
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..checks import check_choice, check_integer, check_not_negative, warn_once
+from ..group.elements import is_of_space
 from ..group.fields import FieldStructure
 from ..kernel.config import KernelConfig, WeightGroup
 from ..kernel.domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from ..kernel.kernel import Kernel
 from .coordinates import DomainPoints, FilterPoints
+from .domain import ContinuousDomain
 from .nets import FourierKernel, KernelNet
 from .start import few_of, gain, start_weights
 from .steering import SteeredAverage, sees_relative_element
@@ -31,13 +35,22 @@ _BANDWIDTH_PER_PIXEL = 0.12
 
 
 class SteeredKernel(Kernel):
-    """K of equation (2): the mean over the group of κ, steered. Its mean over the domain is the strict part."""
+    """The kernel that a ``ContinuousKernel`` builds, K of equation (2): the mean over the group of κ, steered.
+
+    Its mean over the domain is the strict part.
+    """
 
     default_softness = 0.01
     public_name = "ContinuousKernel"
 
     def __init__(self, config: KernelConfig, options: ContinuousKernel) -> None:
         super().__init__(config)
+        config.check_action(self.public_name)
+        if config.in_type.gspace.dimensionality == 0 and is_of_space(config.domain.gspace.fibergroup):
+            raise ValueError(
+                f"kernel must be another for linear maps of {config.domain.gspace.name}, got a ContinuousKernel: its "
+                f"strict part would be equivariant to the rotations of the sample alone"
+            )
         ignored = [name for name, value in config.basis_arguments.items() if value is not None and value is not False]
         if ignored:
             warn_once(
@@ -47,24 +60,23 @@ class SteeredKernel(Kernel):
         if options.sampling != "grid":
             _check_can_be_drawn(config)
         self.options, self.angle, self.draws_for_itself = options, 0.0, True
+        domain = ContinuousDomain(config.domain, options.rotation_coordinates)
         frequencies = options.frequencies(config.kernel_size)
-        sample = config.domain.sample
+        sample = domain.sample
         inputs, outputs = (
             FieldStructure(fields.representations, sample) for fields in (config.in_type, config.out_type)
         )
         sees_relative = any(sees_relative_element(b, a) for a in outputs.blocks for b in inputs.blocks)
-        self.filter_points = FilterPoints(config, frequencies, sees_relative, options.support)
-        self.domain_points = DomainPoints(config.domain, tuple(config.relax))
+        self.filter_points = FilterPoints(config, domain, frequencies, sees_relative, options.support)
+        self.domain_points = DomainPoints(domain, tuple(config.relax))
         self.net = self._new_net()
         self.steered_average = SteeredAverage(inputs, outputs, sample)
         self.frequency = DomainFrequency(config.relax, config.learn_relaxation, config.domain.dimension)
-        is_log, resolved = config.domain.form == "log", config.domain.resolved_frequency()
-        rotations = round(resolved * (2 if is_log else 4 * math.pi), 6)
-        if rotations > 2:  # any function of two rotations is resolved
-            formula = "N/2" if is_log else "N/4π, above which features hold harmonics over N/2,"
-            reason = f"{formula} for N = {rotations:g} rotations in a turn"
-            self.frequency.limits["rotation"] = (resolved, reason)
-        if is_log and self.net.can_be_periodic:  # another net jumps at every frequency, as its docstring says
+        if domain.rotations_in_a_turn > 2:  # any function of two rotations is resolved
+            formula = "N/2" if domain.is_log else "N/4π, above which features hold harmonics over N/2,"
+            reason = f"{formula} for N = {domain.rotations_in_a_turn:g} rotations in a turn"
+            self.frequency.limits["rotation"] = (domain.resolved_frequency, reason)
+        if domain.is_log and self.net.can_be_periodic:  # another net jumps at every frequency, as its docstring says
             self._warn_of_jumps(frequencies["rotation"] if sees_relative else 1.0)
         for name, value in self.frequency.values().items():
             self.frequency.warn("relax", name, value.tolist())
@@ -74,7 +86,7 @@ class SteeredKernel(Kernel):
         columns = self.filter_points.columns, self.domain_points.columns
         build: Callable[..., KernelNet] = self.options.net
         net = build(*map(len, columns), self.options.hidden_size)
-        if self.config.domain.form == "log":
+        if self.options.rotation_coordinates == "log":
             net.make_periodic(*([n for n, name in enumerate(names) if name == "rotation"] for names in columns))
         return net
 
@@ -158,8 +170,12 @@ class SteeredKernel(Kernel):
 
     def _gain(self, bank: Tensor) -> float:
         """Return the gain of a bank on feature maps like those behind strict continuous layers of the same options."""
-        fields, gspace = self.config.in_type.representations, self.config.in_type.gspace
-        few, sides = FieldType(gspace, few_of(fields)[0]), [self.config.kernel_size] * gspace.dimensionality
+        # A linear map is like a convolution of one tap.
+        fields, gspace = self.config.in_type.representations, self.config.domain.gspace
+        few, sides = (
+            self.config.in_type.gspace.type(*few_of(fields)[0]),
+            [self.config.kernel_size] * gspace.dimensionality,
+        )
         config = replace(self.config, in_type=few, out_type=few, relax={}, learn_relaxation=False, basis_arguments={})
         strict = SteeredKernel(config, replace(self.options, sampling="grid"))
         strict.to(self.filter_points.taps)
@@ -233,7 +249,7 @@ class SteeredKernel(Kernel):
             "dilation": config.dilation,
             "support": options.support,
             "filter frequency": options.frequencies(config.kernel_size),
-            "rotation coordinates": config.domain.form,
+            "rotation coordinates": options.rotation_coordinates,
         }
 
 
@@ -256,7 +272,7 @@ def _drawn_angle() -> float:
 
 @dataclass(frozen=True)
 class ContinuousKernel:
-    r"""The paper's form of a kernel, as the ``kernel`` of a layer: one continuous κ for the strict and the soft part.
+    r"""The options of the paper's kernel, which a layer builds from them: one continuous κ for strict and soft part.
 
     .. math::
         K(d; x) = \operatorname{mean}_g \rho_{\mathrm{out}}(g)\,
@@ -317,6 +333,11 @@ class ContinuousKernel:
         """Return a kernel with these options, which is not started. A layer calls this with its own configuration."""
         return SteeredKernel(config, self)
 
+    @property
+    def default_frequency(self) -> dict[str, float]:
+        """ω′ of rotation where ``relax`` gives none: in log coordinates 1, a wave that is smooth on the circle."""
+        return {"rotation": 1.0} if self.rotation_coordinates == "log" else {}
+
     def frequencies(self, kernel_size: int) -> dict[str, float]:
         """Return ω of each filter coordinate, for kernels of k taps along each axis."""
         position = _BANDWIDTH_PER_PIXEL * kernel_size / 2
@@ -324,7 +345,7 @@ class ContinuousKernel:
         return {"position": position, **relative, **_given_frequencies(self.filter_frequency)}
 
 
-def _given_frequencies(value: Any) -> dict[str, float]:
+def _given_frequencies(value: Mapping[str, float] | float | None) -> dict[str, float]:
     """Return the frequencies that are given, by the name of their coordinate."""
     if value is None:
         return {}

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..group.elements import GroupSample
+from ..group.elements import GroupSample, turn
 from ..group.exact_constants import ExactConstants
 from ..group.fields import Block, FieldStructure, pair_rows
+from ..group.points import Array
 
 # Optimisers change every weight by about the same amount in each step. With features of unequal size that would be a
 # different step for each direction of the kernel, and layers with a right start would still learn slowly. So weights
@@ -107,6 +108,13 @@ def _kernel_entries(in_block: Block, out_block: Block) -> tuple[list[int], list[
     return list(range(out_block.size)), [0]
 
 
+def _turned(block: Block, angle: float) -> Array:
+    """Return ρ(g r) of an irrep of a continuous group of the plane for each element, (M, size, size)."""
+    if not angle or block.irrep is None or not block.irrep.group.continuous:
+        return block.matrices
+    return block.matrices @ np.asarray(block.irrep(turn(block.irrep.group, angle)), dtype=np.float64)
+
+
 class BlockPair(ExactConstants):
     """The steering of one pair of blocks, and the output weights of all its pairs of fields, in units of their own."""
 
@@ -147,7 +155,7 @@ class BlockPair(ExactConstants):
         in_block, out_block = self.blocks
         rows, columns = _kernel_entries(in_block, out_block)
         # ρ_B(g)⁻¹ = ρ_B(g)ᵀ: blocks are permutations or escnn's irreps, which are orthogonal.
-        left, right = out_block.turned(angle)[:, :, rows], in_block.turned(angle)[:, :, columns]
+        left, right = _turned(out_block, angle)[:, :, rows], _turned(in_block, angle)[:, :, columns]
         self.set_constant("coefficients", np.einsum("gam,gbn->mnabg", left, right) / len(left))
 
     def steered(self, hidden: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import FIBER_SUBGROUPS
-from .elements import GroupSample, moved_elements, principal_angle, principal_value, sample_group
+from .elements import GroupSample, sample_group
 from .exact_constants import ExactConstants
 from .kept import KeptGroup
 from .points import Array
@@ -25,13 +25,10 @@ AVERAGES: tuple[tuple[str, ...], ...] = ((), ("rotation",), ("reflection",), FIB
 class Domain:
     """The domain of a kernel: sampled group elements g, and positions x, with their coordinates a(g, x)."""
 
-    def __init__(self, gspace: GSpace, samples: int, kept: KeptGroup, form: str = "circle") -> None:
+    def __init__(self, gspace: GSpace, samples: int, kept: KeptGroup) -> None:
         self.gspace = gspace
         self.samples = samples
         self.kept = kept
-        # Of a rotation of the plane "circle", (cos θ, sin θ), or "log", the paper's angle over 2π. In space coordinates
-        # are its matrix over √2, whose distances are the same chords.
-        self.form = form
         self.dimension = gspace.dimensionality
         # The size in pixels of the image whose softness is told.
         self.reference_size = (REFERENCE_SIDE,) * self.dimension
@@ -88,58 +85,39 @@ class Domain:
         sizes = {name: values.shape[-1] for name, values in self._domain_coordinates(np.eye(self.dimension), 0).items()}
         return [name for name in subgroups for _ in range(sizes.get(name, self.dimension))]
 
-    def resolved_frequency(self) -> float:
-        """Return the largest ω′ of rotation that the samples resolve."""
-        # With N samples of the circle, log coordinates turn a feature ω′ times: the limit is N/2. In circle coordinates
-        # exp(2πi ω′ w·(cos θ, sin θ)) holds harmonics up to about 2π ω′ |w| (Jacobi–Anger), |w| of order one: the limit
-        # is N/4π. In space N is 2π over the smallest angle between two samples.
+    @property
+    def rotations_in_a_turn(self) -> float:
+        """The number N of sampled rotations in a turn, over those of the kept group; in space 2π over their step."""
         rotations = self.sample.rotations
         others = ~np.eye(len(rotations), dtype=bool)
         traces = np.einsum("aij,bij->ab", rotations, rotations)[others] - (self.dimension - 2)
         count = 2 * np.pi / np.arccos(np.clip(traces.max() / 2, -1, 1)) if len(traces) else 1.0
         # The angles come from matrices: N is a whole number but for rounding.
-        steps = round(float(count), 9) / self._fold
-        return steps / 2 if self.form == "log" else steps / (4 * np.pi)
-
-    def turned_coordinates(self, coordinates: Array, reflected: NDArray[np.int64], angle: float) -> Array:
-        """Return the coordinates of the rotations of g r of the plane, given those of g (…, D), whether g reflects."""
-        # r f r_θ = r r_(−θ) f.
-        angles = self._fold * angle * np.where(reflected == 1, -1.0, 1.0)
-        if self.form == "log":
-            return principal_value(2 * np.pi * coordinates + angles[..., None]) / (2 * np.pi)
-        cosine, sine = np.cos(angles), np.sin(angles)
-        x, y = coordinates[..., 0], coordinates[..., 1]
-        return np.stack([cosine * x - sine * y, sine * x + cosine * y], axis=-1)
-
-    def relative_coordinates(self, subgroups: Sequence[str]) -> list[Array]:
-        """Return the coordinates of g′⁻¹g of a finite group by subgroup, entry [g′, g], each (M, M, …)."""
-        coordinates = self._coordinates(self.sample.rotation, self.sample.reflected)
-        numbers = [moved_elements(self.sample, action) for action in self.sample.action] if subgroups else []
-        return [coordinates[name][np.array(numbers)] for name in subgroups]
+        return round(float(count), 9) / self.fold
 
     def _domain_coordinates(self, rotation: Array, reflected: NDArray[np.int64] | int) -> dict[str, Array]:
         """Coordinates in which the domain knows elements r fˢ: what a kept axis or coset does not see is left out."""
-        coordinates = self._coordinates(np.linalg.matrix_power(rotation, self._fold), reflected)
+        coordinates = self.coordinates(np.linalg.matrix_power(rotation, self.fold), reflected)
         if self.kept.axis is not None:
             # r⁻¹u of the axis u: the chord of two axes is as long as that of two rotations of the plane.
             coordinates["rotation"] = np.einsum("...ji,j->...i", rotation, self.kept.axis)
         return coordinates
 
     @property
-    def _fold(self) -> int:
+    def fold(self) -> int:
         """The number n of kept rotations about the only axis: coordinates are those of the n-th power of a rotation."""
         has_one_axis = self.dimension == 2 or np.linalg.matrix_rank(self.sample.rotations.mean(0), tol=1e-6) == 1
         return int((np.linalg.det(self.kept.members) > 0).sum()) if has_one_axis and self.kept.axis is None else 1
 
-    def _coordinates(self, rotation: Array, reflected: NDArray[np.int64] | int) -> dict[str, Array]:
-        """Coordinates of elements r fˢ by subgroup, (…, d, d), (…) → (…, coordinates)."""
+    def coordinates(self, rotation: Array, reflected: NDArray[np.int64] | int) -> dict[str, Array]:
+        """Return the coordinates of elements r fˢ by subgroup, (…, d, d), (…) → (…, coordinates)."""
+        return {"rotation": self._of_rotation(rotation), "reflection": np.asarray(reflected)[..., None] / 2}
+
+    def _of_rotation(self, rotation: Array) -> Array:
+        """Return the coordinates of rotations: (cos θ, sin θ); in space the matrix over √2, of the same distances."""
         if self.dimension > 2:
-            of_rotation = rotation.reshape(*rotation.shape[:-2], -1) / np.sqrt(2)
-        elif self.form == "log":
-            of_rotation = principal_angle(rotation)[..., None] / (2 * np.pi)
-        else:
-            of_rotation = rotation[..., 0]
-        return {"rotation": of_rotation, "reflection": np.asarray(reflected)[..., None] / 2}
+            return rotation.reshape(*rotation.shape[:-2], -1) / np.sqrt(2)
+        return rotation[..., 0]
 
 
 def of_fiber_group(subgroups: Sequence[str]) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
     # Each point stands for the 24 that the cube makes of it, which escnn's grid holds to its precision.
     points: list[GroupElement] = []
     matrices = group.standard_representation()
-    turned: list[Any] = []
+    turned: list[Array] = []
     for element in group.grid(type="thomson_cube", N=samples // CUBE):
         matrix = matrices(element)
         if np.linalg.det(matrix) > 0 and not any(np.abs(other - matrix).max() < _SAME_ROTATION for other in turned):

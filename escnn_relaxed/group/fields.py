@@ -15,7 +15,7 @@ from escnn.group import Representation
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
-from .elements import GroupSample, turn
+from .elements import GroupSample
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +32,6 @@ class Block:
     def is_permutation(self) -> bool:
         """Whether the channels are the group elements or cosets."""
         return self.image is not None
-
-    def turned(self, angle: float) -> NDArray[np.float64]:
-        """Return ρ(g r) of an irrep of a continuous group of the plane for each element, (M, size, size)."""
-        if not angle or self.irrep is None or not self.irrep.group.continuous:
-            return self.matrices
-        rotation = np.asarray(self.irrep(turn(self.irrep.group, angle)), dtype=np.float64)
-        return self.matrices @ rotation
 
     def element_means(self) -> NDArray[np.float64]:
         """Return the mean over the elements of each channel of a permutation field, one or a coset, (size, M)."""

@@ -6,7 +6,6 @@ import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from escnn.group import GroupElement
@@ -55,7 +54,7 @@ class KeptGroup:
         return replace(self, members=_closed(np.stack([*self.members, element])))
 
 
-def kept_group(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
+def kept_group(keep: object, gspace: GSpace, samples: int) -> KeptGroup:
     """Return the kept group that the argument of a layer names, for a sample of so many rotations."""
     if keep is None:
         return KeptGroup("", np.eye(gspace.dimensionality)[None])
@@ -72,7 +71,7 @@ def kept_group(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
     return KeptGroup(str(keep), *_subgroup(keep, gspace))
 
 
-def _kept_in_plane(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
+def _kept_in_plane(keep: object, gspace: GSpace, samples: int) -> KeptGroup:
     if not isinstance(keep, str):
         raise TypeError(f"keep must be the name of a group, as 'C4' or 'D4', or None, got {keep!r}")
     name = _NAME.fullmatch(keep)
@@ -91,10 +90,9 @@ def _kept_in_plane(keep: Any, gspace: GSpace, samples: int) -> KeptGroup:
     return kept.with_element(sample.reflection) if has_flip else kept
 
 
-def _subgroup(keep: Any, gspace: GSpace) -> tuple[Array, Array | None]:
+def _subgroup(keep: object, gspace: GSpace) -> tuple[Array, Array | None]:
     """Return the matrices of a subgroup; of a continuous one a few, to multiply by rotations about its axis."""
-    is_list = isinstance(keep, (list, tuple)) and len(keep) > 0
-    if is_list and all(isinstance(element, GroupElement) for element in keep):
+    if isinstance(keep, (list, tuple)) and keep and all(isinstance(element, GroupElement) for element in keep):
         if any(element.group != gspace.fibergroup for element in keep):
             raise ValueError(f"keep must be elements of {gspace.fibergroup.name}, got {keep!r}")
         generated = _closed(_actions(keep, gspace), most=_LARGEST)
@@ -127,7 +125,7 @@ def _subgroup(keep: Any, gspace: GSpace) -> tuple[Array, Array | None]:
     return known, axis
 
 
-def _named_as_in_plane(keep: Any, gspace: GSpace) -> str:
+def _named_as_in_plane(keep: object, gspace: GSpace) -> str:
     """Return in words, for a message, the id of the subgroup of space that a name of the plane, as 'C4', stands for."""
     name = _NAME.fullmatch(keep) if isinstance(keep, str) else None
     if name is None or gspace.dimensionality == 2:

@@ -57,6 +57,15 @@ class KernelConfig:
         """The offsets d of the taps in pixels, (T, dimension), in the order of a flattened weight."""
         return tap_grid(self.kernel_size, self.dilation, self.domain.dimension)
 
+    def check_action(self, kernel: str) -> None:
+        """Raise a ``ValueError`` for a group whose elements are unknown, to which only escnn's basis is equivariant."""
+        group = self.in_type.gspace.fibergroup
+        if group != self.domain.gspace.fibergroup:
+            raise ValueError(
+                f"kernel must be the default one for {group.name}, of which no action on the plane or on space is "
+                f"known, got a {kernel}"
+            )
+
 
 class WeightGroup(NamedTuple):
     """The soft weights of some subgroups. They do nothing in a kernel that is strict in one of these.

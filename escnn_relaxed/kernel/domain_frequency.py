@@ -135,13 +135,13 @@ class DomainFrequency(ExactConstants):
                 self.warn("load_state_dict", name, value.tolist())
 
 
-def starting_frequency(relax: Any, domain: Domain) -> dict[str, Frequency]:
-    """Return the ω′ at the start of each subgroup that may be soft, in a fixed order."""
+def starting_frequency(relax: object, domain: Domain, defaults: Mapping[str, float]) -> dict[str, Frequency]:
+    """Return the ω′ at the start of each subgroup that may be soft, in a fixed order; ``defaults`` are the kernel's."""
     if isinstance(relax, str) and relax == "default":
         names = [name for name in domain.sample.subgroups if name not in domain.kept_subgroups]
         if domain.sample.subgroups and not names:
             raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
-        return {name: _default(name, domain) for name in names}
+        return {name: _default(name, domain, defaults) for name in names}
     names = named_subgroups(relax)
     for name in names:
         if name not in SUBGROUPS:
@@ -153,13 +153,13 @@ def starting_frequency(relax: Any, domain: Domain) -> dict[str, Frequency]:
             raise ValueError(f"relax: {domain.gspace.name} has no {name} to relax{few}, got {relax!r}")
         if name in domain.kept_subgroups:
             raise ValueError(f"relax: all of the {name} is in the group to keep, got {relax!r}")
-    given = dict(relax) if isinstance(relax, Mapping) else {name: _default(name, domain) for name in names}
+    given = dict(relax) if isinstance(relax, Mapping) else {name: _default(name, domain, defaults) for name in names}
     for name, value in given.items():
         frequency_values("relax", name, value, domain.dimension)
     return {name: given[name] for name in ("translation", "rotation", "reflection") if name in given}
 
 
-def named_subgroups(relax: Any) -> list[str]:
+def named_subgroups(relax: object) -> list[str]:
     """Return the names that the argument ``relax`` has, none of them for the default."""
     if relax is None or (isinstance(relax, str) and relax == "default"):
         return []
@@ -171,11 +171,13 @@ def named_subgroups(relax: Any) -> list[str]:
     return [relax] if isinstance(relax, str) else list(relax)
 
 
-def _default(name: str, domain: Domain) -> float:
-    """Return the default ω′ of a subgroup."""
-    if name != "rotation":
-        return DEFAULT_FREQUENCY
-    return min(1.0 if domain.form == "log" else DEFAULT_FREQUENCY, domain.resolved_frequency())
+def _default(name: str, domain: Domain, defaults: Mapping[str, float]) -> float:
+    """Return the default ω′ of a subgroup: the kernel's, else one that N rotations in a turn resolve."""
+    if name in defaults:
+        return defaults[name]
+    return (
+        min(DEFAULT_FREQUENCY, domain.rotations_in_a_turn / (4 * math.pi)) if name == "rotation" else DEFAULT_FREQUENCY
+    )
 
 
 def frequency_values(argument: str, name: str, value: Frequency, axes: int = 2) -> list[float]:

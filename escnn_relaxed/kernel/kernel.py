@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,6 +48,8 @@ class Kernel(nn.Module, ABC):
     Attributes:
         frequency: ω′ of each subgroup that it may be soft in.
         default_softness: the softness s at the start.
+        default_frequency: ω′ of subgroups that ``relax`` names without one, where it differs from the usual 0.25. A
+            layer reads it from what it is given as ``kernel``: this class, or an object that builds a kernel.
         basis: the steerable basis of the strict part, None without one.
         cannot_be_soft: subgroups that ``relax`` names and in which no weights could make K soft.
         is_random: whether each forward in the present mode calls :meth:`draw` first, so that no filters are kept.
@@ -64,6 +67,7 @@ class Kernel(nn.Module, ABC):
     """
 
     default_softness = 0.001
+    default_frequency: Mapping[str, float] = MappingProxyType({})
     cannot_be_soft: tuple[str, ...] = ()
     is_random = False
     basis: SteerableBasis | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,9 +29,14 @@ class PartialKernel(RelaxingKernel):
     way = "partial"
 
     def __init__(
-        self, config: KernelConfig, strict: KernelBuilder = StrictKernel, relax: Any = "default", learn: bool = True
+        self, config: KernelConfig, strict: KernelBuilder = StrictKernel, relax: object = "default", learn: bool = True
     ) -> None:
         super().__init__(config, strict)
+        if config.domain.dimension != 2:
+            raise ValueError(
+                f"a {type(self).__name__} must be a kernel of the plane, where rotations have the one angle that its "
+                f"window is on, got {config.domain.gspace.name}"
+            )
         available, fields = super().relaxed_subgroups, config.out_type.representations
         self._starts_as_told = isinstance(relax, str) and bool(check_choice("relax", relax, ("default",)))
         start = dict.fromkeys(available, 0.0) if self._starts_as_told else _checked(relax, available)
@@ -150,7 +154,7 @@ class GroupWindow(GroupMeans):
         return high
 
 
-def check_narrowing(argument: str, name: str, value: Any) -> float:
+def check_narrowing(argument: str, name: str, value: object) -> float:
     """Return ν of a subgroup, a number in [0, 1]."""
     narrowing = check_number(f"{argument}: the narrowing of {name!r}", value)
     if not 0 <= narrowing <= 1:
@@ -158,7 +162,7 @@ def check_narrowing(argument: str, name: str, value: Any) -> float:
     return narrowing
 
 
-def _checked(relax: Any, available: Sequence[str]) -> dict[str, float]:
+def _checked(relax: object, available: Sequence[str]) -> dict[str, float]:
     """Return ν of each subgroup at the start."""
     given = {} if relax is None else relax
     if not isinstance(given, Mapping):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from escnn.group import O2, O3, DihedralGroup
+from escnn.gspaces import GSpace
 from torch import Tensor, nn
 
 from ..group.elements import grid_symmetries
@@ -38,12 +40,16 @@ class ResidualKernel(RelaxingKernel):
         """Return K, (C_out, C_in, T); its mean over subgroups has the mean of F, or the nearest strict kernel."""
         return self.strict(weights) + self._projected(averaged)
 
+    def _free(self) -> Tensor:
+        """Return F, (C_out, C_in, T)."""
+        return self.free_weight.view(*self.free_weight.shape[:2], -1)
+
     def _projected(self, averaged: Sequence[str]) -> Tensor:
         """Return PF."""
         name = "_".join(name for name in self.relaxed_subgroups if name in averaged)
         if not name:
-            return self.free_weight.flatten(2)
-        projected: Tensor = self.projections[name](self.free_weight.flatten(2))
+            return self._free()
+        projected: Tensor = self.projections[name](self._free())
         return projected
 
     def _projection(self, subgroups: tuple[str, ...]) -> nn.Module:
@@ -53,11 +59,11 @@ class ResidualKernel(RelaxingKernel):
         if not (domain.gspace.fibergroup.continuous and "rotation" in subgroups):
             identity = np.abs(domain.sample.action - np.eye(domain.dimension)).max((1, 2)).argmin()
             elements = [domain.sample.elements[number] for number in domain.translates(subgroups)[identity]]
-            symmetries = grid_symmetries(domain.gspace, config.taps, elements)
+            symmetries = grid_symmetries(config.in_type.gspace, config.taps, elements)
             if len(symmetries) == len(elements):
                 return GroupAverage(config.in_type.representations, config.out_type.representations, symmetries)
         if subgroups != self.relaxed_subgroups:
-            restriction = (None, domain.gspace.rotations_order) if subgroups == ("rotation",) else (0, 1)
+            restriction = _subgroup(config.in_type.gspace, subgroups)
             at = config.in_type.restrict(restriction), config.out_type.restrict(restriction), *at[2:]
         elif self.basis is not None:
             return NearestSteerable(self.basis, self.orthogonal_basis)
@@ -89,8 +95,22 @@ class ResidualKernel(RelaxingKernel):
     def scale_soft_part(self, factor: float) -> None:
         """Multiply F − PF by a factor; PF is strict, and stays."""
         strict = self._projected(self.relaxed_subgroups)
-        soft = self.free_weight.flatten(2) - strict
+        soft = self._free() - strict
         self.free_weight.copy_((strict + factor * soft).view_as(self.free_weight))
+
+
+def _subgroup(gspace: GSpace, subgroups: tuple[str, ...]) -> tuple[float | None, int] | str:
+    """Return escnn's id of the rotations of a group, or of its reflection; of cones of space it knows none."""
+    group = gspace.fibergroup
+    if gspace.dimensionality < 3 and isinstance(group, (O2, DihedralGroup)):
+        order = -1 if isinstance(group, O2) else group.rotation_order
+        return (None, order) if subgroups == ("rotation",) else (0.0, 1)
+    if isinstance(group, O3) and subgroups == ("rotation",):
+        return "so3"
+    raise ValueError(
+        f"kernel: a ResidualKernel has no mean over {' and '.join(subgroups)} alone on {gspace.name}, of which not all "
+        f"elements map taps to taps: take a group without reflections, or one that maps taps to taps"
+    )
 
 
 class NearestSteerable(ExactConstants):

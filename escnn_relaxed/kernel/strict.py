@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -72,27 +71,23 @@ class StrictKernel(Kernel):
 
 
 class RelaxingKernel(Kernel):
-    """A kernel of the plane that relaxes ``strict``, whose weights are the layer's or its own. A subclass says how."""
+    """A kernel that relaxes ``strict``, whose weights are the layer's or its own. A subclass says how."""
 
     default_softness = 0.01
     way: ClassVar[str]  # the name of what relaxes K
 
     def __init__(self, config: KernelConfig, strict: KernelBuilder = StrictKernel) -> None:
         super().__init__(config)
-        domain = copy.copy(config.domain)
-        if domain.dimension != 2 or domain.kept.name:
-            raise ValueError(
-                f"a {type(self).__name__} must be a kernel of the plane, with keep=None, got {domain.gspace.name} with "
-                f"keep={str(domain.kept)!r}"
-            )
-        domain.form = getattr(strict, "rotation_coordinates", domain.form)
-        self.strict = strict(replace(config, domain=domain, relax={}, learn_relaxation=False))
+        config.check_action(type(self).__name__)
+        if config.domain.kept.name:
+            raise ValueError(f"keep must be None for a {type(self).__name__}, got {str(config.domain.kept)!r}")
+        self.strict = strict(replace(config, relax={}, learn_relaxation=False))
         self.basis = self.strict.basis
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
         """The rotations and reflections that the group has, which are relaxed together."""
-        return sample_group(self.config.in_type.gspace).subgroups
+        return sample_group(self.config.domain.gspace).subgroups
 
     def start_weights(self) -> Tensor | None:
         """Return newly drawn weights of the strict kernel for the layer; None where it has its own."""

@@ -1,31 +1,20 @@
-"""Checks of the layer's arguments, and the options of softness: every error names argument, value and what is right."""
+"""Checks of the layer's arguments: every error names argument, value and what is right."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
-from escnn.group import CyclicGroup
 from escnn.gspaces import GSpace, GSpace0D, GSpace2D, GSpace3D
 from escnn.nn import FieldType, GeometricTensor
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..checks import check_bool, check_choice, check_integer, check_number, check_size, warn_once
-from ..group.domain import Domain
-from ..group.elements import CUBE, ActingGroup, acting_group
-from ..group.kept import kept_group
+from ..checks import check_choice, check_integer, check_number, check_size
 from ..integral.geometry import ConvolutionGeometry, Geometry, TransposedGeometry
-from ..kernel.config import KernelConfig
-from ..kernel.domain_frequency import Frequency, named_subgroups, starting_frequency
-from ..kernel.kernel import Kernel, KernelBuilder
-from ..kernel.strict import RelaxingKernel
-from ..kernel.tied import TiedKernel
 from ..torch_modes import has_no_values, has_values
 
-# The rotations by which SO(2) and O(2) are sampled.
-_SAMPLES = 16
 # Units in the last place by which sums in two orders differ.
 _SUMMED = 64
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
@@ -37,7 +26,7 @@ _SPACES = {
 }
 
 
-def check_field_type(name: str, value: Any, *spaces: type[GSpace]) -> FieldType:
+def check_field_type(name: str, value: object, *spaces: type[GSpace]) -> FieldType:
     """Return a field type on one of these base spaces."""
     if not isinstance(value, FieldType):
         raise TypeError(f"{name} must be an escnn.nn.FieldType, got {type(value).__name__}: {value!r}")
@@ -60,13 +49,13 @@ def check_field_types(in_type: Any, out_type: Any, space: type[GSpace] = GSpace2
 def checked_geometry(
     in_type: FieldType,
     out_type: FieldType,
-    kernel_size: Any,
-    padding: Any,
-    stride: Any,
+    kernel_size: object,
+    padding: object,
+    stride: object,
     dilation: Any,
     groups: Any,
-    padding_mode: Any = "zeros",
-    output_padding: Any = None,
+    padding_mode: object = "zeros",
+    output_padding: object = None,
 ) -> Geometry:
     """Return the geometry that arguments of ``R2Conv`` or ``R3Conv`` describe; of an adjoint with an output padding."""
     axes = in_type.gspace.dimensionality
@@ -110,7 +99,7 @@ def _check_groups(in_type: FieldType, out_type: FieldType, groups: Any) -> int:
     return int(groups)
 
 
-def check_on_fields(input: Any, in_type: FieldType) -> None:
+def check_on_fields(input: object, in_type: FieldType) -> None:
     """Raise a ``TypeError`` for anything but a GeometricTensor."""
     if isinstance(input, GeometricTensor):
         return
@@ -184,107 +173,7 @@ def shown_arguments(geometry: Geometry) -> list[str]:
     return parts
 
 
-@dataclass(frozen=True)
-class Softening:
-    """The options of softness: the keyword arguments of ``RelaxedR2Conv``, which documents them."""
-
-    relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default"
-    learn_relaxation: bool = False
-    keep: Any = None
-    initial_softness: float | None = None
-    samples: int | None = None
-    kernel: KernelBuilder | None = None
-
-    def build(
-        self,
-        in_type: FieldType,
-        out_type: FieldType,
-        kernel_size: int,
-        dilation: int,
-        basis_arguments: Mapping[str, Any],
-    ) -> Kernel:
-        """Return a kernel between (one group of) these fields, not started."""
-        check_kernel(self.kernel)
-        gspace = self._acting_gspace(in_type)
-        in_space = gspace.dimensionality > 2
-        default = CUBE if in_space else _SAMPLES
-        samples = default if self.samples is None else check_integer("samples", self.samples, 1)
-        if samples == 1 and gspace.fibergroup.continuous and self.relax is not None:
-            warn_once(f"samples: 1 rotation of {gspace.name} leaves no rotation in which the layer could be soft")
-        coordinates = getattr(self.kernel, "rotation_coordinates", "circle")
-        if in_space and coordinates != "circle":
-            raise ValueError(
-                f"kernel: a rotation of space has no angle that a kernel could see as a coordinate: "
-                f"rotation_coordinates must be 'circle', got {self.kernel!r}"
-            )
-        domain = Domain(gspace, samples, kept_group(self.keep, gspace, samples), coordinates)
-        frequency, learn = starting_frequency(self.relax, domain), check_bool("learn_relaxation", self.learn_relaxation)
-        taps = in_type, out_type, kernel_size, dilation
-        kernel: Any = (self.kernel or TiedKernel)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
-        if not isinstance(kernel, Kernel):
-            raise TypeError(f"kernel must return a Kernel, got {type(kernel).__name__} from {self.kernel!r}")
-        self._warn_of_other_subgroups(kernel)
-        rigid = [name for name in kernel.cannot_be_soft if name in named_subgroups(self.relax)]
-        if rigid:
-            warn_once(
-                f"relax: the layer from {in_type} to {out_type} with kernel_size={kernel_size} cannot be soft in "
-                f"{', '.join(rigid)}, whatever its weights, and stays strict there: a field whose channels belong to "
-                f"group elements (regular or quotient) on either side would make it soft, and in rotation taps beside "
-                f"the centre would, too. Leave it out of relax where the layer shall be strict"
-            )
-        return kernel
-
-    def _warn_of_other_subgroups(self, kernel: Kernel) -> None:
-        """Warn once of a kernel that is not soft in what ``relax`` names, or that is soft in what it does not name."""
-        soft, named = kernel.relaxed_subgroups, named_subgroups(self.relax)
-        ignored = [name for name in named if name not in (*soft, *kernel.cannot_be_soft)]
-        if ignored:
-            warn_once(
-                f"relax: a {kernel.public_name} cannot be soft in {', '.join(ignored)}, and the layer stays strict "
-                f"there: take another kernel, or leave {'them' if len(ignored) > 1 else 'it'} out of relax"
-            )
-        # Other ways to relax have no ω′, and so no `relax`.
-        unasked = [name for name in soft if name not in kernel.config.relax]
-        if unasked and not isinstance(kernel, RelaxingKernel):
-            warn_once(
-                f"relax: a {kernel.public_name} is soft in {', '.join(unasked)}, which relax={self.relax!r} leaves "
-                f"out: its relaxed_subgroups must be of config.relax, and it must be strict in all others"
-            )
-
-    def _acting_gspace(self, in_type: FieldType) -> Any:
-        """Return the gspace by whose base space elements are known: of features without one that of their group."""
-        gspace = in_type.gspace
-        if gspace.dimensionality:
-            return gspace
-        if "translation" in named_subgroups(self.relax):
-            raise ValueError(
-                f"relax: features without a base space have no translation to relax, got {self.relax!r}: name rotation "
-                f"or reflection"
-            )
-        found = acting_group(gspace.fibergroup)
-        if found is None and (named_subgroups(self.relax) or self.keep is not None):
-            raise ValueError(
-                f"relax and keep must be left out for {gspace.fibergroup.name}, of which no action on the plane or on "
-                f"space is known: such a linear map is strict, got relax={self.relax!r}, keep={self.keep!r}"
-            )
-        return found or ActingGroup(CyclicGroup._generator(1), 2)
-
-
-# The options that soften a layer whose strict part is given.
-SOFTENING = tuple(field.name for field in fields(Softening))
-
-
-def check_kernel(kernel: Any) -> None:
-    """Raise a ``TypeError`` for a value from which no kernel can be built."""
-    is_kernel = issubclass(kernel, Kernel) if isinstance(kernel, type) else callable(kernel)
-    if isinstance(kernel, nn.Module) or not (kernel is None or is_kernel):
-        raise TypeError(
-            f"kernel must be an escnn_relaxed.ContinuousKernel or a subclass of escnn_relaxed.kernel.Kernel, got "
-            f"{type(kernel).__name__}: {kernel!r}"
-        )
-
-
-def check_softness(value: Any, name: str = "initial_softness") -> float:
+def check_softness(value: object, name: str = "initial_softness") -> float:
     """Return a part of the kernel's energy, in [0, 1)."""
     softness = check_number(name, value)
     if not 0 <= softness < 1:
@@ -293,7 +182,7 @@ def check_softness(value: Any, name: str = "initial_softness") -> float:
 
 
 @torch.no_grad()
-def check_follows(name: str, value: Any, own: Tensor | None, parameter: str) -> None:
+def check_follows(name: str, value: object, own: Tensor | None, parameter: str) -> None:
     """Raise a ``ValueError`` for a value of what escnn's layers store, and a layer computes, that is another one."""
     if value is not None and not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}: {value!r}")

@@ -17,12 +17,14 @@ from ..group.linear_maps import InvariantBias
 from ..integral.at_pixels import BanksAtPixels, integrate_at_pixels
 from ..integral.factors import as_weight, integrate
 from ..integral.geometry import Geometry, image_size
+from ..kernel.kernel import Kernel
 from ..kernel.steerable_basis import BasisElements
 from ..torch_modes import full_precision
 from . import state_dict as states
-from .arguments import Softening, check_dtype, check_follows, check_input, check_shape, check_softness, shown_arguments
+from .arguments import check_dtype, check_follows, check_input, check_shape, check_softness, shown_arguments
 from .expansion import ParameterExpansion
 from .gate import Gate, check_for_all, gated_integral, gated_sum, gated_terms, gates_at
+from .softness_options import SoftnessOptions, build_kernel, check_options
 
 # The weight of a convolution, its factors at the pixels of the output, and the bias of each channel.
 Filters: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
@@ -31,6 +33,7 @@ Filters: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
 class KernelLayer(ParameterExpansion):
     """A layer with a kernel between fields, a convolution or a linear map, with the interface of escnn's layers."""
 
+    kernel: Kernel
     weights: nn.Parameter
     bias: nn.Parameter | None
     _version = states.FORMAT_VERSION
@@ -43,8 +46,9 @@ class KernelLayer(ParameterExpansion):
         bias: bool,
         basis_arguments: Mapping[str, Any],
         initialize: bool,
-        softening: Softening,
+        softness: SoftnessOptions,
     ) -> None:
+        check_options(type(self).__name__, softness)
         super().__init__()
         self.in_type, self.out_type, self.space = in_type, out_type, in_type.gspace
         self.geometry = geometry
@@ -56,12 +60,13 @@ class KernelLayer(ParameterExpansion):
         self.bias_expansion = None if expansion is None or not expansion.dimension else expansion
         values = None if self.bias_expansion is None else nn.Parameter(torch.zeros(self.bias_expansion.dimension))
         self.register_parameter("bias", values)
-        given = softening.initial_softness
-        softness = None if given is None else check_softness(given)
-        self.kernel = softening.build(*self.kernel_types, geometry.kernel_size, geometry.dilation, basis_arguments)
+        given = softness.get("initial_softness")
+        at_start = None if given is None else check_softness(given)
+        taps = geometry.kernel_size, geometry.dilation
+        self.kernel = build_kernel(softness, *self.kernel_types, *taps, basis_arguments)
         weights = self.kernel.start_weights()
         self.register_parameter("weights", None if weights is None else nn.Parameter(weights))
-        self.kernel.start(self.weights, self.kernel.default_softness if softness is None else softness)
+        self.kernel.start(self.weights, self.kernel.default_softness if at_start is None else at_start)
         if not check_flag("initialize", initialize) and weights is not None:
             nn.init.zeros_(self.weights)
 
@@ -81,7 +86,7 @@ class KernelLayer(ParameterExpansion):
             torch.Size([2, 1, 3, 3])
         """
         check_input(input, self.in_type, self.geometry)
-        kernel: Any = self.kernel
+        kernel = self.kernel
         size = None
         if input.tensor.is_meta != kernel.frequency.like.is_meta:
             # torch's recipe for ensembles calls a skeleton on the meta device with weights of others.
@@ -125,7 +130,7 @@ class KernelLayer(ParameterExpansion):
 
     def _gated_output(self, features: Tensor) -> Tensor:
         """Return the output with K_g = Σ c P K, which is linear in K."""
-        kernel: Any = self.kernel
+        kernel = self.kernel
         size = self.geometry.output_size(*image_size(features))
         terms = gated_terms(gates_at(self.gates, features, size), self._hardened)
         if self.training or kernel.is_random:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from typing import Any
-
 import torch
 from escnn.group import GroupElement
 from escnn.gspaces import GSpace0D
 from escnn.nn import FieldType, Linear
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from ..checks import check_choice, check_no_hooks
 from ..integral.geometry import ConvolutionGeometry, as_convolution
-from ..kernel.domain_frequency import Frequency
-from ..kernel.kernel import KernelBuilder
-from ..kernel.tied import TiedKernel
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import Softening, check_field_types, check_follows
+from .arguments import check_field_types, check_follows
 from .equivariance_check import check_equivariance
 from .relaxed_layer import RelaxedLayer
+from .softness_options import SoftnessOptions, shows_softness_options
 
 
 class RelaxedLinear(RelaxedLayer):
@@ -48,7 +44,8 @@ class RelaxedLinear(RelaxedLayer):
         keep: group to which the layer stays exactly equivariant: as in :class:`~escnn_relaxed.RelaxedR3Conv`, or of Cₙ,
             Dₙ, SO(2) and O(2) as in :class:`~escnn_relaxed.RelaxedR2Conv`. Default: no such group.
         samples: number of rotations by which a continuous group is sampled. Default: 16, of SO(3) and O(3) 24.
-        kernel: None or :class:`~escnn_relaxed.kernel.TiedKernel`, the form above. No other is for linear maps.
+        kernel: the form of the kernel, as in :class:`~escnn_relaxed.RelaxedR2Conv`. Default: the form above. A
+            ``ContinuousKernel`` is not for SO(3) and O(3), whose samples do not make its strict part exact.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -75,6 +72,7 @@ class RelaxedLinear(RelaxedLayer):
     """
 
     @built_on_the_cpu
+    @shows_softness_options
     def __init__(
         self,
         in_type: FieldType,
@@ -83,24 +81,12 @@ class RelaxedLinear(RelaxedLayer):
         basisexpansion: str = "blocks",
         recompute: bool = False,
         initialize: bool = True,
-        *,
-        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
-        learn_relaxation: bool = False,
-        keep: Any = None,
-        initial_softness: float | None = None,
-        samples: int | None = None,
-        kernel: KernelBuilder | None = None,
+        **softness: Unpack[SoftnessOptions],
     ) -> None:
         check_field_types(in_type, out_type, GSpace0D)
         check_choice("basisexpansion", basisexpansion, ("blocks",))
-        if kernel not in (None, TiedKernel):
-            raise ValueError(
-                f"kernel must be None for a linear map, whose soft form is the default one, got {kernel!r}: build it "
-                f"with another kernel than the convolutions, or leave linear maps out of relax_network by `where`"
-            )
-        softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
         geometry = ConvolutionGeometry(kernel_size=1, padding=())
-        super().__init__(in_type, out_type, geometry, bias, {"recompute": recompute}, initialize, softening)
+        super().__init__(in_type, out_type, geometry, bias, {"recompute": recompute}, initialize, softness)
 
     @property
     def matrix(self) -> Tensor:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from escnn.gspaces import GSpace, GSpace2D
 from escnn.nn import FieldType, R2Conv, R2ConvTransposed
+from typing_extensions import Unpack
 
-from ..kernel.domain_frequency import Frequency
-from ..kernel.kernel import KernelBuilder
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import Softening, check_field_types, checked_geometry
+from .arguments import check_field_types, checked_geometry
 from .convolution import RelaxedConvolution
+from .softness_options import SoftnessOptions, shows_softness_options
 
 
 class RelaxedR2Conv(RelaxedConvolution):
@@ -96,6 +96,7 @@ class RelaxedR2Conv(RelaxedConvolution):
     """
 
     @built_on_the_cpu
+    @shows_softness_options
     def __init__(
         self,
         in_type: FieldType,
@@ -114,20 +115,13 @@ class RelaxedR2Conv(RelaxedConvolution):
         recompute: bool = False,
         basis_filter: Callable[[dict[str, Any]], bool] | None = None,
         initialize: bool = True,
-        *,
-        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
-        learn_relaxation: bool = False,
-        keep: str | None = None,
-        initial_softness: float | None = None,
-        samples: int | None = None,
-        kernel: KernelBuilder | None = None,
+        **softness: Unpack[SoftnessOptions],
     ) -> None:
         check_field_types(in_type, out_type)
         geometry = checked_geometry(in_type, out_type, kernel_size, padding, stride, dilation, groups, padding_mode)
         basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
         basis |= {"recompute": recompute, "basis_filter": basis_filter, "maximum_offset": maximum_offset}
-        softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
-        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
+        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softness)
 
 
 # Code that asks isinstance(layer, R2Conv), as loops that draw weights do, means this layer too.
@@ -140,6 +134,7 @@ class TransposedConvolution(RelaxedConvolution):
     _space: ClassVar[type[GSpace]]
 
     @built_on_the_cpu
+    @shows_softness_options
     def __init__(
         self,
         in_type: FieldType,
@@ -158,21 +153,14 @@ class TransposedConvolution(RelaxedConvolution):
         recompute: bool = False,
         basis_filter: Callable[[dict[str, Any]], bool] | None = None,
         initialize: bool = True,
-        *,
-        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
-        learn_relaxation: bool = False,
-        keep: Any = None,
-        initial_softness: float | None = None,
-        samples: int | None = None,
-        kernel: KernelBuilder | None = None,
+        **softness: Unpack[SoftnessOptions],
     ) -> None:
         check_field_types(in_type, out_type, self._space)
         shared = kernel_size, padding, stride, dilation, groups
         geometry = checked_geometry(in_type, out_type, *shared, output_padding=output_padding)
         basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
         basis |= {"recompute": recompute, "basis_filter": basis_filter, "maximum_offset": maximum_offset}
-        softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
-        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
+        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softness)
 
 
 class RelaxedR2ConvTransposed(TransposedConvolution):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable
 from typing import Any
 
 from escnn.gspaces import GSpace3D
 from escnn.nn import FieldType, R3Conv, R3ConvTransposed
+from typing_extensions import Unpack
 
-from ..kernel.domain_frequency import Frequency
-from ..kernel.kernel import KernelBuilder
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import Softening, check_field_types, checked_geometry
+from .arguments import check_field_types, checked_geometry
 from .convolution import RelaxedConvolution
 from .relaxed_r2conv import TransposedConvolution
+from .softness_options import SoftnessOptions, shows_softness_options
 
 
 class RelaxedR3Conv(RelaxedConvolution):
@@ -54,6 +54,7 @@ class RelaxedR3Conv(RelaxedConvolution):
     """
 
     @built_on_the_cpu
+    @shows_softness_options
     def __init__(
         self,
         in_type: FieldType,
@@ -71,20 +72,13 @@ class RelaxedR3Conv(RelaxedConvolution):
         recompute: bool = False,
         basis_filter: Callable[[dict[str, Any]], bool] | None = None,
         initialize: bool = True,
-        *,
-        relax: Mapping[str, Frequency] | Sequence[str] | Set[str] | str | None = "default",
-        learn_relaxation: bool = False,
-        keep: Any = None,
-        initial_softness: float | None = None,
-        samples: int | None = None,
-        kernel: KernelBuilder | None = None,
+        **softness: Unpack[SoftnessOptions],
     ) -> None:
         check_field_types(in_type, out_type, GSpace3D)
         geometry = checked_geometry(in_type, out_type, kernel_size, padding, stride, dilation, groups, padding_mode)
         basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
         basis |= {"recompute": recompute, "basis_filter": basis_filter}
-        softening = Softening(relax, learn_relaxation, keep, initial_softness, samples, kernel)
-        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softening)
+        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softness)
 
 
 # Code that asks isinstance(layer, R3Conv), as loops that draw weights do, means this layer too.

@@ -105,7 +105,7 @@ def _agree(saved: Any, own: Any) -> bool:
     return bool(saved == own)
 
 
-def _is_of_numbers(value: Any) -> bool:
+def _is_of_numbers(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(part, float) for part in value)
 
 

@@ -12,11 +12,13 @@ import torch
 from escnn.nn import Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from typing_extensions import Unpack
 
 from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
-from ..layer.arguments import SOFTENING, check_keywords, check_softness
+from ..layer.arguments import check_keywords, check_softness
 from ..layer.relaxed_layer import RelaxedLayer
+from ..layer.softness_options import DEFAULTS, SoftnessOptions
 from ..layer.state_dict import change_of_basis
 from ..on_escnn.sampled_basis import as_escnn_builds
 from .relaxed_layers import (
@@ -34,7 +36,10 @@ StrictLayer: TypeAlias = Relaxed | R2Conv | R2ConvTransposed | R3Conv | R3ConvTr
 
 
 def relax_network(
-    network: nn.Module, where: Callable[[str, StrictLayer], bool] | None = None, freeze: bool = False, **softening: Any
+    network: nn.Module,
+    where: Callable[[str, StrictLayer], bool] | None = None,
+    freeze: bool = False,
+    **softening: Unpack[SoftnessOptions],
 ) -> nn.Module:
     """Return a copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv` that may be soft.
 
@@ -69,7 +74,7 @@ def relax_network(
     """
     check_module("network", network)
     check_bool("freeze", freeze)
-    check_keywords("relax_network", softening, SOFTENING, "beside network, where and freeze")
+    check_keywords("relax_network", softening, tuple(DEFAULTS), "beside network, where and freeze")
     if where is not None:
         check_callable("where", where)
     concerned = [(name, layer) for name, layer in network.named_modules() if _can_be_relaxed(layer, softening)]
@@ -137,7 +142,7 @@ def harden_network(network: nn.Module, subgroups: str | Collection[str] = ()) ->
     return hardened
 
 
-def _can_be_relaxed(module: nn.Module, softening: Mapping[str, Any]) -> TypeGuard[StrictLayer]:
+def _can_be_relaxed(module: nn.Module, softening: SoftnessOptions) -> TypeGuard[StrictLayer]:
     """Return whether a module is a layer of escnn's, or a strict one with its weights, and may become soft."""
     if isinstance(module, NO_SOFT_FORM):
         return False
@@ -198,7 +203,9 @@ def _check_plain(name: str, module: StrictLayer) -> None:
     check_no_hooks(name, module, remedy)
 
 
-def _relaxed(name: str, strict: StrictLayer, parameters: dict[int, nn.Parameter], softening: dict[str, Any]) -> Relaxed:
+def _relaxed(
+    name: str, strict: StrictLayer, parameters: dict[int, nn.Parameter], softening: SoftnessOptions
+) -> Relaxed:
     """Return a layer with the weights of a trained strict one, and a soft part that is 0 unless it is asked for."""
     arguments: dict[str, Any] = {"bias": strict.bias is not None, **softening}
     # The strict layers of this package are instances of escnn's classes, too.
