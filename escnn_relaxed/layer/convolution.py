@@ -10,9 +10,10 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..checks import check_no_hooks, check_size
-from ..integral.factors import FactoredConvolution
+from ..integral.factors import FactoredConvolution, as_weight
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
 from .arguments import check_follows
+from .gate import banks_for_factors, check_for_all, gated_sum, gated_terms
 from .relaxed_layer import RelaxedLayer
 
 
@@ -60,7 +61,9 @@ class RelaxedConvolution(RelaxedLayer):
         if self.is_stationary:
             raise RuntimeError("filter_banks: this layer has one filter bank, see filter_bank")
         pixels = check_size("size", size, len(self.geometry.padding))
-        banks = self.kernel.at_pixels(self.weights, pixels, self._hardened, 0, math.prod(pixels))
+        check_for_all("filter_banks", self.gates)
+        terms, last = gated_terms(self.gates, self._hardened), math.prod(pixels)
+        banks = gated_sum(terms, [self.kernel.at_pixels(self.weights, pixels, names, 0, last) for names in terms])
         return banks.unflatten(-1, [self.kernel_size] * len(pixels)).unflatten(0, pixels)
 
     @property
@@ -102,15 +105,21 @@ class RelaxedConvolution(RelaxedLayer):
         check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
         if self.is_stationary or self.expands_itself:
             return as_convolution(*self.one_filter_bank(), self.geometry)
-        factors, filters = self.kernel.position_factors(), self._filters(self.domain.reference_size, self._hardened)
+        check_for_all("export", self.gates)
+        terms = gated_terms(self.gates, self._hardened)
+        filters = self._filters_of_terms(self.domain.reference_size, tuple(terms))
+        factors = self.kernel.position_factors()
         if factors is None or filters is None:
             raise RuntimeError(
                 f"export: a {self.kernel.public_name} that is soft in translation has no form on plain tensors, since "
                 f"its own code makes what belongs to each pixel; harden('translation') gives it one, and the default "
                 f"kernel has one"
             )
-        weight, _, bias = filters
-        return FactoredConvolution(weight, bias, self.geometry, factors).eval()
+        banks, needs_ones = banks_for_factors(terms, filters)
+        if needs_ones:
+            factors = factors.with_ones()
+        weight = as_weight(banks, self.geometry, is_factored=True)
+        return FactoredConvolution(weight, self.expanded_bias, self.geometry, factors).eval()
 
 
 def _number(numbers: tuple[int, ...]) -> int | tuple[int, ...]:

@@ -89,6 +89,7 @@ class KernelLayer(ParameterExpansion):
         if kernel.is_random:
             kernel.draw()
         if self.expands_itself:
+            check_for_all("expand_parameters", self.gates)
             bank, bias = self.one_filter_bank()
             return GeometricTensor(integrate(input.tensor, bank, None, bias, self.geometry), self.out_type)
         if self.gates:
