@@ -7,7 +7,7 @@ import pytest
 import small
 import small_networks as forms
 import torch
-from errors import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED, relative_error
+from errors import BROKEN, ROUNDING, SINGLE_REORDERED, relative_error
 from small_networks import answer, features_of, layer_of
 from torch import Tensor, nn
 from torch.nn import functional
@@ -115,7 +115,7 @@ def test_softness_under_a_gate_follows_from_that_without(form: str) -> None:
     # Where the parts are not orthogonal on the grid the layer's own measure is of a sum of squares, too.
     s, strict = layer.softness().item(), harden_network(layer)
     assert 0 < s < 1
-    for gate in (0.5, 2.0):
+    for gate in (0.3, 2.0):
         with gate_softness(layer, gate):
             assert layer.softness().item() == pytest.approx(gate**2 * s / (1 - s + gate**2 * s), rel=1e-9)
     with gate_softness(layer, torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)):
@@ -170,7 +170,7 @@ def test_softness_of_gated_subgroups_is_measured_on_the_kernel(soft_part: str) -
     with gate_softness(layer, 0.6, "reflection"), gate_softness(layer, 0.5, "rotation"):
         gated, found = layer.filter_bank(), layer.softness().item()
         soft = (gated - strict).square().sum()
-        assert found == pytest.approx((soft / (soft + strict.square().sum())).item(), rel=SINGLE)
+        assert found == pytest.approx((soft / (soft + strict.square().sum())).item(), rel=1e-9)
 
 
 def test_gates_by_the_name_of_a_layer_leave_other_layers_alone() -> None:
@@ -322,7 +322,9 @@ def test_a_new_gate_for_each_call_compiles_nothing_anew(form: str, shape: tuple[
         with gate_softness(layer, gate * 1):  # as a network makes it
             found, expected = compiled(features), layer(layer.in_type(features)).tensor
         assert relative_error(found.detach(), expected.detach()) <= ROUNDING
-        gradients = (torch.autograd.grad(output.square().sum(), gate)[0] for output in (found, expected))
+        gradients = (
+            torch.autograd.grad(output.square().sum(), gate, retain_graph=True)[0] for output in (found, expected)
+        )
         assert relative_error(*gradients) <= ROUNDING
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert len(set(graphs)) == 1

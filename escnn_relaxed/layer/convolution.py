@@ -10,6 +10,7 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..checks import check_no_hooks, check_size
+from ..group.points import PositionFactors
 from ..integral.factors import FactoredConvolution, as_weight
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
 from .arguments import check_follows
@@ -105,21 +106,25 @@ class RelaxedConvolution(RelaxedLayer):
         check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
         if self.is_stationary or self.expands_itself:
             return as_convolution(*self.one_filter_bank(), self.geometry)
-        check_for_all("export", self.gates)
-        terms = gated_terms(self.gates, self._hardened)
-        filters = self._filters_of_terms(self.domain.reference_size, tuple(terms))
-        factors = self.kernel.position_factors()
+        factors, filters = self.kernel.position_factors(), self._filters(self.domain.reference_size, self._hardened)
         if factors is None or filters is None:
             raise RuntimeError(
                 f"export: a {self.kernel.public_name} that is soft in translation has no form on plain tensors, since "
                 f"its own code makes what belongs to each pixel; harden('translation') gives it one, and the default "
                 f"kernel has one"
             )
-        banks, needs_ones = banks_for_factors(terms, filters)
-        if needs_ones:
-            factors = factors.with_ones()
-        weight = as_weight(banks, self.geometry, is_factored=True)
-        return FactoredConvolution(weight, self.expanded_bias, self.geometry, factors).eval()
+        weight, _, bias = filters
+        if self.gates:
+            weight, factors = self._gated(factors)
+        return FactoredConvolution(weight, bias, self.geometry, factors).eval()
+
+    def _gated(self, factors: PositionFactors) -> tuple[Tensor, PositionFactors]:
+        """Return the weight of K_g and its factors, given those of K; a ``RuntimeError`` where each input has its g."""
+        check_for_all("export", self.gates)
+        terms = gated_terms(self.gates, self._hardened)
+        filters = self._filters_of_terms(self.domain.reference_size, tuple(terms))
+        banks, needs_ones = banks_for_factors(terms, filters or [])
+        return as_weight(banks, self.geometry, is_factored=True), factors.with_ones() if needs_ones else factors
 
 
 def _number(numbers: tuple[int, ...]) -> int | tuple[int, ...]:

@@ -97,6 +97,47 @@ def gate_softness(network: nn.Module, gate: GateValue | Mapping[str, GateValue],
     return GateHandle([(layers[name], Gate(checked[id(value)], names)) for name, value in given.items()])
 
 
+@torch.no_grad()
+def write_gate(network: nn.Module, gate: float) -> None:
+    """Multiply the soft part of each layer by one gate g > 0 for good, in its weights.
+
+    The softness s of each layer becomes g² s / (1 − s + g² s). The kernels are those of :func:`gate_softness` where one
+    factor relaxes a layer: its elements of the group, or the position. Where both do, a product of their weights is in
+    K, and the kernels have the softness of the gated ones, but are not the same. Strict layers stay as they are.
+
+    Raises:
+        TypeError: for a gate that is no number.
+        ValueError: for one that is not above 0 and finite; for a network without a relaxed layer, and one of which a
+            layer has a softness that cannot be set. Nothing is changed then.
+        RuntimeError: under a gate, which has to be removed first.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+        >>> layer = RelaxedR2Conv(fields, fields, 3, initial_softness=0.2)
+        >>> write_gate(layer, 0.5)
+        >>> round(layer.softness().item(), 4)
+        0.0588
+    """
+    number = check_number("gate", gate)
+    if not 0 < number < math.inf:
+        raise ValueError(f"gate must be above 0 and finite, since harden_network makes a network strict, got {gate!r}")
+    layers = {name: layer for name, layer in relaxed_layers(network).items() if 0 < layer.softness() < 1}
+    written: list[RelaxedLayer] = []
+    states = {name: [value.clone() for value in layer.parameters()] for name, layer in layers.items()}
+    try:
+        for layer in layers.values():
+            written.append(layer)
+            s = layer.softness().item()
+            layer.set_softness(number**2 * s / (1 - s + number**2 * s))
+    except (ValueError, RuntimeError):
+        for layer, values in zip(written, states.values(), strict=False):
+            for parameter, value in zip(layer.parameters(), values, strict=True):
+                parameter.copy_(value)
+        raise
+
+
 def _checked(value: Any) -> GateValue:
     """Return a gate that is a finite number, or a tensor of a shape that a gate may have."""
     if not isinstance(value, Tensor):
