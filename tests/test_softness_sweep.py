@@ -6,7 +6,7 @@ import pytest
 import small
 import small_networks as forms
 import torch
-from errors import relative_error
+from errors import DECOMPOSED, relative_error
 from escnn import gspaces
 from escnn import nn as enn
 from small_networks import answer, layer_of
@@ -69,8 +69,8 @@ def test_written_gate_is_the_gate_where_one_factor_relaxes_a_layer(form: str) ->
         assert relative_error(answer(layer), expected) <= DECOMPOSED
 
 
-@pytest.mark.parametrize("form", ["soft in translation", "transposed, in translation"])
-def test_written_gate_has_the_softness_of_the_gated_layer_where_two_factors_do(form: str) -> None:
+@pytest.mark.parametrize("form", ["soft in translation", "transposed, in translation", "soft, continuous"])
+def test_written_gate_has_the_softness_of_the_gated_layer_elsewhere(form: str) -> None:
     layer = layer_of(form)
     with gate_softness(layer, 0.5):
         softness = layer.softness().item()

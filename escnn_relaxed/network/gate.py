@@ -102,8 +102,9 @@ def write_gate(network: nn.Module, gate: float) -> None:
     """Multiply the soft part of each layer by one gate g > 0 for good, in its weights.
 
     The softness s of each layer becomes g² s / (1 − s + g² s). The kernels are those of :func:`gate_softness` where one
-    factor relaxes a layer: its elements of the group, or the position. Where both do, a product of their weights is in
-    K, and the kernels have the softness of the gated ones, but are not the same. Strict layers stay as they are.
+    factor relaxes a layer: elements of the group, or the position. Where both do, K has products of their weights, and
+    the kernels have the softness of the gated ones, but are not the same; nor are those of a ``ContinuousKernel``,
+    whose soft weights are in PK, too. Strict layers stay as they are.
 
     Raises:
         TypeError: for a gate that is no number.
