@@ -56,7 +56,8 @@ def gate_softness(network: nn.Module, gate: GateValue | Mapping[str, GateValue],
 
     Call ``backward`` within the block where activations are checkpointed, since the layers are called again there.
 
-    A number costs one convolution, as without a gate. A gate for each input or pixel doubles the filter banks.
+    A number costs one filter bank, as without a gate. A gate for each input or pixel doubles the filter banks, and so
+    does a number where layers are soft in translation.
 
     Args:
         network: any module, a single layer too.
@@ -105,6 +106,10 @@ def write_gate(network: nn.Module, gate: float) -> None:
     factor relaxes a layer: elements of the group, or the position. Where both do, K has products of their weights, and
     the kernels have the softness of the gated ones, but are not the same; nor are those of a ``ContinuousKernel``,
     whose soft weights are in PK, too. Strict layers stay as they are.
+
+    Args:
+        network: any module, a single layer too, that has no gate on it.
+        gate: g, a number above 0; :func:`~escnn_relaxed.harden_network` is for 0.
 
     Raises:
         TypeError: for a gate that is no number.
