@@ -101,7 +101,7 @@ def banks_for_factors(terms: Terms, filters: Sequence[tuple[Tensor, Tensor | Non
     Where a part of K_g has no factors, they are R + 1 instead, and the first of them needs the factor 1: of
     (1 + a) B + C the banks are B + C with 1, and B with a.
     """
-    constant, varying = [], []
+    constant, varying = list[Tensor](), list[Tensor]()
     for (bank, factors), coefficient in zip(filters, terms.values(), strict=True):
         (constant if factors is None else varying).append(bank * coefficient)
     banks = sum(varying[1:], varying[0])
