@@ -27,6 +27,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         layers.ways_to_relax,
         plots.robustness,
         plots.softness,
+        plots.softness_sweep,
         plots.symmetry_profile,
         results.accuracy_by_epoch,
         results.accuracy_by_frequency,

@@ -13,8 +13,14 @@ from escnn_relaxed import (
     relaxation_scalars,
     robustness_report,
 )
+from escnn_relaxed.measure import softness_sweep as sweep_of
 from escnn_relaxed.measure import symmetry_profile as profile_of
-from escnn_relaxed.plots import plot_robustness, plot_softness, plot_symmetry_profile
+from escnn_relaxed.plots import (
+    plot_robustness,
+    plot_softness,
+    plot_softness_sweep,
+    plot_symmetry_profile,
+)
 
 import torch
 from escnn import gspaces, nn
@@ -96,7 +102,7 @@ def robustness() -> Figure:
     """The accuracy of the strict and of the soft network on digits that are turned or mirrored."""
     reports = {}
     for name in ("strict", "soft"):
-        network, images, labels = trained(is_soft=name == "soft")
+        network, images, labels, _ = trained(is_soft=name == "soft")
         reports[name] = robustness_report(network, images, labels)
     axes = plot_robustness(reports)
     axes.legend(
@@ -108,3 +114,10 @@ def robustness() -> Figure:
 def softness() -> Figure:
     """The softness of both layers of the soft network while it learns upright digits."""
     return plot_softness(trained(is_soft=True).history).figure
+
+
+def softness_sweep() -> Figure:
+    """The accuracy of the soft network under gates from 0 to 1, upright and turned or mirrored."""
+    network, images, labels, _ = trained(is_soft=True)
+    gates = [step / 5 for step in range(6)]
+    return plot_softness_sweep(sweep_of(network, images, labels, gates=gates)).figure

@@ -127,7 +127,7 @@ def check_subgroups(*names: str | Collection[str]) -> tuple[str, ...]:
 
 def ordered_subgroups(*names: Collection[str]) -> tuple[str, ...]:
     """Return the subgroups that are named in any of several collections, in a fixed order."""
-    named = set[str]().union(*names)
+    named = [name for given in names for name in given]
     return tuple([name for name in SUBGROUPS if name in named])
 
 

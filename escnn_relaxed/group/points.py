@@ -102,6 +102,11 @@ class PositionFactors(nn.Module):
         self.register_buffer("action", action.clone())
         self.register_buffer("frequency", frequency.clone())
 
+    def with_ones(self) -> PositionFactors:
+        """Return the factors 1, (1, C, …), and then those of this module less the 1 of the first."""
+        coefficients = self.coefficients.detach()
+        return PositionFactors(self.action, self.frequency, torch.cat([0 * coefficients[:1], coefficients]))
+
     def forward(self, size: Sequence[int]) -> Tensor:
         """Return the factors, (R, C, pixels along each axis)."""
         functions = position_functions(self.action, self.frequency, size).flatten(0, 1)

@@ -10,9 +10,11 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..checks import check_no_hooks, check_size
-from ..integral.factors import FactoredConvolution
+from ..group.points import PositionFactors
+from ..integral.factors import FactoredConvolution, as_weight
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
 from .arguments import check_follows
+from .gate import banks_for_factors, check_for_all, gated_sum, gated_terms
 from .relaxed_layer import RelaxedLayer
 
 
@@ -60,7 +62,9 @@ class RelaxedConvolution(RelaxedLayer):
         if self.is_stationary:
             raise RuntimeError("filter_banks: this layer has one filter bank, see filter_bank")
         pixels = check_size("size", size, len(self.geometry.padding))
-        banks = self.kernel.at_pixels(self.weights, pixels, self._hardened, 0, math.prod(pixels))
+        check_for_all("filter_banks", self.gates)
+        terms, last = gated_terms(self.gates, self._hardened), math.prod(pixels)
+        banks = gated_sum(terms, [self.kernel.at_pixels(self.weights, pixels, names, 0, last) for names in terms])
         return banks.unflatten(-1, [self.kernel_size] * len(pixels)).unflatten(0, pixels)
 
     @property
@@ -110,7 +114,17 @@ class RelaxedConvolution(RelaxedLayer):
                 f"kernel has one"
             )
         weight, _, bias = filters
+        if self.gates:
+            weight, factors = self._gated(factors)
         return FactoredConvolution(weight, bias, self.geometry, factors).eval()
+
+    def _gated(self, factors: PositionFactors) -> tuple[Tensor, PositionFactors]:
+        """Return the weight of K_g and its factors, given those of K; a ``RuntimeError`` where each input has its g."""
+        check_for_all("export", self.gates)
+        terms = gated_terms(self.gates, self._hardened)
+        filters = self._filters_of_terms(self.domain.reference_size, tuple(terms))
+        banks, needs_ones = banks_for_factors(terms, filters or [])
+        return as_weight(banks, self.geometry, is_factored=True), factors.with_ones() if needs_ones else factors
 
 
 def _number(numbers: tuple[int, ...]) -> int | tuple[int, ...]:

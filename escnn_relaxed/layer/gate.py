@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import Self
 
 from ..checks import ordered_subgroups
 from ..integral.factors import as_weight, integrate
@@ -26,6 +28,13 @@ class Gate(NamedTuple):
 
     value: GateValue
     subgroups: tuple[str, ...]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # deepcopy refuses what another network computed: a copy has its values.
+        value = self.value
+        if isinstance(value, Tensor) and not value.is_leaf:
+            memo.setdefault(id(value), value.detach().clone())
+        return self._replace(value=copy.deepcopy(value, memo))
 
 
 def gated_terms(gates: Sequence[Gate], hardened: tuple[str, ...]) -> Terms:
@@ -84,6 +93,21 @@ def gated_sum(terms: Terms, values: Sequence[Tensor]) -> Tensor:
     """Return Σ c v, given a value v of each term: the kernel P K where gates are numbers, or its output."""
     parts = [value * c for value, c in zip(values, terms.values(), strict=True)]
     return sum(parts[1:], parts[0])
+
+
+def banks_for_factors(terms: Terms, filters: Sequence[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, bool]:
+    """Return the banks of K_g, (R, C_out, …), beside the factors of K at pixels, where gates are numbers.
+
+    Where a part of K_g has no factors, they are R + 1 instead, and the first of them needs the factor 1: of
+    (1 + a) B + C the banks are B + C with 1, and B with a.
+    """
+    constant, varying = list[Tensor](), list[Tensor]()
+    for (bank, factors), coefficient in zip(filters, terms.values(), strict=True):
+        (constant if factors is None else varying).append(bank * coefficient)
+    banks = sum(varying[1:], varying[0])
+    if not constant:
+        return banks, False
+    return torch.cat([sum(constant, banks[0]).unsqueeze(0), banks]), True
 
 
 def gated_integral(

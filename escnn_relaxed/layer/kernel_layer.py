@@ -94,6 +94,7 @@ class KernelLayer(ParameterExpansion):
         if kernel.is_random:
             kernel.draw()
         if self.expands_itself:
+            check_for_all("expand_parameters", self.gates)
             bank, bias = self.one_filter_bank()
             return GeometricTensor(integrate(input.tensor, bank, None, bias, self.geometry), self.out_type)
         if self.gates:
@@ -192,11 +193,15 @@ class KernelLayer(ParameterExpansion):
         """
         if not self.is_stationary:
             raise RuntimeError("filter_bank: this layer is soft in translation and has several, see filter_banks")
+        with full_precision(self.like):
+            bank = self._gated_bank() if self.gates else self.kernel(self.weights, self._hardened)
+            return as_weight(bank, self.geometry)
+
+    def _gated_bank(self) -> Tensor:
+        """Return K_g of a stationary layer, (C_out, C_in/groups, T); a ``RuntimeError`` where each input has its g."""
         check_for_all("filter_bank", self.gates)
         terms = gated_terms(self.gates, self._hardened)
-        with full_precision(self.like):
-            bank = gated_sum(terms, [self.kernel(self.weights, averaged) for averaged in terms])
-            return as_weight(bank, self.geometry)
+        return gated_sum(terms, [self.kernel(self.weights, averaged) for averaged in terms])
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the output, (batch, C_in, H, W) → (batch, C_out, H_out, W_out), or a ``ValueError``.

@@ -155,8 +155,9 @@ class RelaxedLayer(KernelLayer):
                 return parts[mean]
             # L is a strict part and, orthogonal to it, g times a soft part.
             *others, gate = gates
-            square = torch.as_tensor(gate.value).square()
-            square = square.flatten(1).mean(1) if square.dim() > 1 else square
+            square: float | Tensor = gate.value**2
+            if isinstance(square, Tensor) and square.dim() > 1:
+                square = square.flatten(1).mean(1)
             of_all, strict = energies(mean, others), energies(ordered_subgroups(mean, gate.subgroups), others)
             (soft, total), (soft_after, total_after) = of_all, strict
             return square * (soft - soft_after) + soft_after, square * (total - total_after) + total_after
@@ -169,6 +170,7 @@ class RelaxedLayer(KernelLayer):
         """Scale the soft part until the softness of all subgroups together is s in (0, 1).
 
         Raises:
+            RuntimeError: under a gate on softness.
             ValueError: for another value, and where the strict part or the soft part is missing.
 
         Example:
@@ -180,6 +182,7 @@ class RelaxedLayer(KernelLayer):
             >>> round(layer.softness().item(), 6)
             0.01
         """
+        self._refuse_gates("set_softness")
         wanted, present = check_softness(softness, "softness"), self.softness().item()
         if not wanted:
             raise ValueError(
@@ -272,8 +275,7 @@ class RelaxedLayer(KernelLayer):
     @torch.no_grad()
     def element_errors(self, elements: Sequence[GroupElement]) -> Tensor:
         """Return ‖hK − K‖ / ‖K‖ for each group element h: NaN where h moves taps off their grid, 0 for rounding."""
-        if self.gates:
-            raise RuntimeError("element_errors: a gate is on the softness of this layer: remove it first")
+        self._refuse_gates("element_errors")
         with full_precision(self.like):
             kernel, weights = at_least_single(self.kernel, self.weights)
             moved, whole = kernel.element_energies(weights, self._hardened, elements)
@@ -307,7 +309,15 @@ class RelaxedLayer(KernelLayer):
         self.to(strict.weights).kernel.start(self.weights, softness)
 
     def drop_soft_part(self) -> None:
-        """Replace the kernel of a layer that is hardened in all subgroups by its strict part, where it has one."""
+        """Replace the kernel of a layer that is hardened in all subgroups by its strict part, where it has one.
+
+        Gates on what is strict now are gone, too.
+        """
+        self.gates = tuple([gate for gate in self.gates if not {*gate.subgroups} <= {*self._hardened}])
         strict = self.kernel.strict_kernel()
         if self._hardened == SUBGROUPS and strict is not self.kernel:
             self.kernel, self._hardened = strict.train(self.training), ()
+
+    def _refuse_gates(self, name: str) -> None:
+        if self.gates:
+            raise RuntimeError(f"{name}: a gate is on the softness of this layer: remove it first")

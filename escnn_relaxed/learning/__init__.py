@@ -1,9 +1,10 @@
 """Ways to learn how soft layers are, and to decide whether they need it.
 
-``LearnSoftness``, the evidence as a callback, is in :mod:`escnn_relaxed.learning.lightning_callbacks`, which needs
-Lightning.
+``LearnSoftness``, the evidence as a callback, and ``AnnealSoftness`` are in
+:mod:`escnn_relaxed.learning.lightning_callbacks`, which needs Lightning.
 """
 
+from .annealing import annealed_gate
 from .evidence import SoftnessEvidence
 from .frequency_parameters import frequency_penalty, parameter_groups, share_domain_frequency
 from .hardening import HardeningReport, HardeningTrial
@@ -18,6 +19,7 @@ __all__ = [
     "SoftnessEvidence",
     "TrainingTrial",
     "TrainingTrials",
+    "annealed_gate",
     "frequency_penalty",
     "parameter_groups",
     "share_domain_frequency",

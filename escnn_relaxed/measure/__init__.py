@@ -5,6 +5,7 @@ from .equivariance import equivariance_error
 from .poses import PoseReport, PoseRow, pose_test
 from .reports import EquivarianceReport, ErrorRow
 from .robustness import RobustnessReport, RobustnessRow, robustness_report
+from .softness_sweep import SoftnessSweep, SweepRow, softness_sweep
 from .summary import LayerSummary, RelaxationSummary, relaxation_scalars, relaxation_summary
 from .symmetry_profile import ProfileRow, SymmetryProfile, symmetry_profile
 
@@ -18,6 +19,8 @@ __all__ = [
     "RelaxationSummary",
     "RobustnessReport",
     "RobustnessRow",
+    "SoftnessSweep",
+    "SweepRow",
     "SymmetryProfile",
     "assert_equivariant",
     "equivariance_error",
@@ -25,5 +28,6 @@ __all__ = [
     "relaxation_scalars",
     "relaxation_summary",
     "robustness_report",
+    "softness_sweep",
     "symmetry_profile",
 ]

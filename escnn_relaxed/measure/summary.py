@@ -11,6 +11,7 @@ from escnn.nn import FieldType
 from torch import nn
 
 from ..checks import SUBGROUPS
+from ..layer.gate import check_for_all
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.state_dict import describe_fields
 from ..network.relaxed_layers import own_modules, relaxed_layers, strict_layers
@@ -155,6 +156,7 @@ def _summary(network: nn.Module, errors: Mapping[str, float]) -> RelaxationSumma
     """Return the summary of a network with the errors of modules by name, ``""`` for the network itself."""
     layers, rows = relaxed_layers(network), []
     for name, layer in layers.items():
+        check_for_all("relaxation_summary", layer.gates)
         soft_in = layer.relaxed_subgroups
         softness = {subgroup: layer.softness(subgroup).item() for subgroup in soft_in}
         frequencies = {name: tuple(w.tolist()) for name, w in layer.domain_frequency.items() if name in soft_in}

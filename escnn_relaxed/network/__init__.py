@@ -1,10 +1,11 @@
-"""Functions on whole networks: relax, harden, export, return to escnn."""
+"""Functions on whole networks: relax, harden, gate, export, return to escnn."""
 
 try:
     from .conversion import to_escnn
+    from .gate import write_gate
 except ModuleNotFoundError as error:
     # Exported networks load their classes from here where escnn is not installed.
     if error.name not in ("escnn", "lie_learn"):
         raise
 
-__all__ = ["to_escnn"]
+__all__ = ["to_escnn", "write_gate"]

@@ -56,7 +56,8 @@ def gate_softness(network: nn.Module, gate: GateValue | Mapping[str, GateValue],
 
     Call ``backward`` within the block where activations are checkpointed, since the layers are called again there.
 
-    A number costs one convolution, as without a gate. A gate for each input or pixel doubles the filter banks.
+    A number costs one filter bank, as without a gate. A gate for each input or pixel doubles the filter banks, and so
+    does a number where layers are soft in translation.
 
     Args:
         network: any module, a single layer too.
@@ -95,6 +96,52 @@ def gate_softness(network: nn.Module, gate: GateValue | Mapping[str, GateValue],
         raise ValueError(f"gate must have names of relaxed layers, of {list(layers)}, got {unknown[0]!r}")
     checked = {id(value): _checked(value) for value in given.values()}
     return GateHandle([(layers[name], Gate(checked[id(value)], names)) for name, value in given.items()])
+
+
+@torch.no_grad()
+def write_gate(network: nn.Module, gate: float) -> None:
+    """Multiply the soft part of each layer by one gate g > 0 for good, in its weights.
+
+    The softness s of each layer becomes g² s / (1 − s + g² s). The kernels are those of :func:`gate_softness` where one
+    factor relaxes a layer: elements of the group, or the position. Where both do, K has products of their weights, and
+    the kernels have the softness of the gated ones, but are not the same; nor are those of a ``ContinuousKernel``,
+    whose soft weights are in PK, too. Strict layers stay as they are.
+
+    Args:
+        network: any module, a single layer too, that has no gate on it.
+        gate: g, a number above 0; :func:`~escnn_relaxed.harden_network` is for 0.
+
+    Raises:
+        TypeError: for a gate that is no number.
+        ValueError: for one that is not above 0 and finite; for a network without a relaxed layer, and one of which a
+            layer has a softness that cannot be set. Nothing is changed then.
+        RuntimeError: under a gate, which has to be removed first.
+
+    Example:
+        >>> from escnn import gspaces, nn
+        >>> from escnn_relaxed import RelaxedR2Conv
+        >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+        >>> layer = RelaxedR2Conv(fields, fields, 3, initial_softness=0.2)
+        >>> write_gate(layer, 0.5)
+        >>> round(layer.softness().item(), 4)
+        0.0588
+    """
+    number = check_number("gate", gate)
+    if not 0 < number < math.inf:
+        raise ValueError(f"gate must be above 0 and finite, since harden_network makes a network strict, got {gate!r}")
+    layers = {name: layer for name, layer in relaxed_layers(network).items() if 0 < layer.softness() < 1}
+    written: list[RelaxedLayer] = []
+    states = {name: [value.clone() for value in layer.parameters()] for name, layer in layers.items()}
+    try:
+        for layer in layers.values():
+            written.append(layer)
+            s = layer.softness().item()
+            layer.set_softness(number**2 * s / (1 - s + number**2 * s))
+    except (ValueError, RuntimeError):
+        for layer, values in zip(written, states.values(), strict=False):
+            for parameter, value in zip(layer.parameters(), values, strict=True):
+                parameter.copy_(value)
+        raise
 
 
 def _checked(value: Any) -> GateValue:

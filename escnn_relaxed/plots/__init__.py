@@ -7,7 +7,7 @@ argument raises a ``TypeError`` or a ``ValueError`` that names it.
 try:
     from .charts import plot_equivariance_error
     from .filters import plot_filter_over_positions, plot_filters_over_rotations
-    from .softness import plot_softness
+    from .softness import plot_softness, plot_softness_sweep
     from .symmetry import plot_robustness, plot_symmetry_profile
 except ModuleNotFoundError as error:
     if error.name != "matplotlib":
@@ -23,5 +23,6 @@ __all__ = [
     "plot_filters_over_rotations",
     "plot_robustness",
     "plot_softness",
+    "plot_softness_sweep",
     "plot_symmetry_profile",
 ]

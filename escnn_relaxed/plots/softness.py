@@ -1,9 +1,9 @@
-"""Softness over the epochs of a training."""
+"""Softness over the epochs of a training, and accuracies as a gate makes a network less soft."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from ..checks import check_mapping, check_sequence, is_number
-from .charts import COLOURS, FONT, labelled, new_axes
+from ..measure.softness_sweep import SoftnessSweep
+from .charts import COLOURS, FONT, by_label, labelled, new_axes
 
 _PREFIX = "softness/"
 # As many layers have a colour each; line styles tell more of them apart.
@@ -63,3 +64,30 @@ def _softness(scalars: Any) -> dict[str, float]:
         if not is_number(value) or not 0 <= value <= 1:
             raise ValueError(f"history: the softness of {name!r} must be a number from 0 to 1, got {value!r}")
     return found
+
+
+def plot_softness_sweep(sweeps: SoftnessSweep | Mapping[str, SoftnessSweep], axes: Axes | None = None) -> Axes:
+    """The accuracy on images as they are against that on transformed ones, a point for each gate g.
+
+    Args:
+        sweeps: of :func:`~escnn_relaxed.measure.softness_sweep`; several by label.
+        axes: where to draw, a new figure by default.
+
+    Example:
+        >>> from escnn_relaxed.measure import RobustnessReport, SoftnessSweep, SweepRow
+        >>> report = RobustnessReport(0.9, 100, ())
+        >>> rows = SweepRow(0.0, 0.7, 0.7, 0.7, report), SweepRow(1.0, 0.9, 0.4, 0.3, report)
+        >>> plot_softness_sweep(SoftnessSweep(rows)).lines[0].get_xdata().tolist()
+        [70.0, 40.0]
+    """
+    named = by_label("sweeps", sweeps, SoftnessSweep, "softness_sweep")
+    axes = new_axes(axes, 2.4)
+    for (label, sweep), colour in zip(named.items(), cycle(COLOURS), strict=False):
+        points = [(100 * row.transformed, 100 * row.accuracy) for row in sweep.rows]
+        x, y = zip(*points, strict=True)
+        axes.plot(x, y, marker="o", markersize=3.5, linewidth=1.0, color=colour, label=label)
+        for row, point in zip(sweep.rows, points, strict=True):
+            text: dict[str, Any] = {"xytext": (4, 4), "textcoords": "offset points"}
+            axes.annotate(f"{row.gate:g}", point, color=colour, fontsize=FONT - 2, **text)
+    axes.margins(0.12)
+    return labelled(axes, "right on transformed images, %", "right as they are, %")
