@@ -21,11 +21,10 @@ from ..torch_modes import full_precision
 from .fisher_matrix import Batch
 from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import IGNORE_INDEX, Likelihood
-from .posterior import EvidenceRow, EvidenceTable, Learned, fixed_point, posterior_draws
+from .posterior import EvidenceRow, EvidenceTable, fixed_point, posterior_draws
+from .prior import LearnedGroup, Prior, check_prior
 from .soft_gradients import SoftGroup, SoftWeights, joined_over_processes, multiply, soft_groups, taken
 
-# The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
-_STEEPEST = 10.0
 FEWEST_INPUTS = 10
 
 
@@ -70,6 +69,7 @@ class SoftnessEvidence:
             ``lambda returned: returned["logits"]``.
         ignore_index: the class of outputs that the loss leaves out, as of ``cross_entropy``. Where there are some,
             updates need targets.
+        prior: of the soft weights; the :class:`~escnn_relaxed.learning.GammaPrior` above by default.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -100,6 +100,7 @@ class SoftnessEvidence:
         seed: int = 0,
         output: Output = None,
         ignore_index: int = IGNORE_INDEX,
+        prior: Prior | None = None,
     ) -> None:
         is_wrapped = isinstance(network, DistributedDataParallel)
         self.network: nn.Module = network.module if is_wrapped else network  # type: ignore[assignment]
@@ -110,7 +111,8 @@ class SoftnessEvidence:
         if output is not None:
             check_callable("output", output)
         self._output = output
-        self._learned: dict[str, Learned] = {}
+        self._prior = check_prior(prior)
+        self._learned: dict[str, LearnedGroup] = {}
         self._factors = torch.zeros(0)  # of each α² in the penalty
         self._collect()
         if not self._groups:
@@ -186,7 +188,7 @@ class SoftnessEvidence:
         squares = [float(part.square().sum()) for part in self._soft.values().detach().cpu().double().split(sizes)]
         parts = zip(self._present(), squares, rows.split(sizes, 1), strict=True)
         found = [replace(known, square=square, rows=columns) for known, square, columns in parts]
-        learned = fixed_point(found)
+        learned = fixed_point(found, self._prior)
         # Rows are of one update together, so what is strict now has none.
         others = {key: replace(known, rows=None) for key, known in self._learned.items()}
         self._learned = others | {group.key: of for group, of in zip(self._groups, learned, strict=True)}
@@ -341,7 +343,7 @@ class SoftnessEvidence:
             raise ValueError(f"state must have {list(self.state_dict())}, got {list(state)}")
         self._collect()
         precision, determined = state["precision"], state["determined"]
-        saved = {key: Learned(of, determined.get(key, math.nan)) for key, of in precision.items()}
+        saved = {key: LearnedGroup(of, determined.get(key, math.nan)) for key, of in precision.items()}
         for group in self._groups:
             known = saved.get(group.key, saved.get(group.former_key))
             if known is None:
@@ -357,7 +359,7 @@ class SoftnessEvidence:
         """Find the soft weights that learn; what is known of a group stays."""
         self._soft = SoftWeights(self.network)
         self._groups = self._soft.groups
-        self._learned = {group.key: Learned() for group in self._groups} | self._learned
+        self._learned = {group.key: LearnedGroup() for group in self._groups} | self._learned
         self._set_factors()
 
     def _current_groups(self) -> list[SoftGroup]:
@@ -366,7 +368,7 @@ class SoftnessEvidence:
             self._collect()  # load_state_dict(…, assign=True), for one, puts other parameters in their places
         return self._groups
 
-    def _present(self) -> list[Learned]:
+    def _present(self) -> list[LearnedGroup]:
         """Return what is known of the groups that are soft."""
         return [self._learned[group.key] for group in self._groups]
 
@@ -374,8 +376,8 @@ class SoftnessEvidence:
         """Set the factor of each α² in the penalty."""
         delta = torch.tensor([learned.precision for learned in self._present()], dtype=torch.float64, device="cpu")
         sizes = torch.tensor([group.size for group in self._groups], dtype=torch.long, device="cpu")
-        factors = delta * self._likelihood.unit / (2 * self.observations)
-        self._factors = factors.clamp_max(_STEEPEST / 2).repeat_interleave(sizes)
+        factors = self._prior.factors(delta, self.observations, self._likelihood.unit)
+        self._factors = factors.repeat_interleave(sizes)
 
     def _factors_beside(self, weights: Tensor) -> Tensor:
         """Return the factor of each α² in the penalty, in single precision where the weights have less."""

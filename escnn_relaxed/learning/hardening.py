@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ..checks import ordered_subgroups
 from ..measure.reports import Report
 from ..network.relaxed_layers import relaxed_layers
-from .posterior import Learned, posterior
+from .posterior import posterior
+from .prior import LearnedGroup
 from .soft_gradients import SoftGroup, mean_and_error, soft_groups
 
 # Layers that share soft weights, and those of the weights that go.
@@ -84,7 +85,7 @@ class HardeningReport(tuple[HardeningTrial, ...], Report):
 
 
 def harden_by_trials(
-    network: nn.Module, learned: Mapping[str, Learned], losses: Callable[[], Tensor], observations: int
+    network: nn.Module, learned: Mapping[str, LearnedGroup], losses: Callable[[], Tensor], observations: int
 ) -> HardeningReport:
     """Make strict in place what the data, N observations, do not need; ``losses`` are those of each input."""
     layers, trials, before = relaxed_layers(network), list[HardeningTrial](), losses()

@@ -23,6 +23,7 @@ from ..measure.summary import relaxation_scalars
 from ..network.relaxed_layers import first_input, input_chunks, relaxed_layers
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
 from .likelihoods import LIKELIHOODS
+from .prior import Prior, check_prior
 from .soft_gradients import soft_groups
 
 __all__ = ["LearnSoftness", "LogSoftness"]
@@ -54,6 +55,7 @@ class LearnSoftness(Callback):
             ``lambda returned: returned["logits"]``.
         from_batch: from a training batch to (inputs, targets). Inputs are images, or a tuple of all arguments of
             ``forward``, images first. Targets are those of an update: of a regression, else None will do.
+        prior: of the soft weights, as of ``SoftnessEvidence``.
 
     Attributes:
         evidence: that of the run, from the end of the first epoch with an update on, for ``evidence.table()`` and
@@ -78,8 +80,10 @@ class LearnSoftness(Callback):
         decoupled: bool = False,
         output: Output = None,
         from_batch: Callable[[Any], tuple[Any, Tensor | None]] | None = None,
+        prior: Prior | None = None,
     ) -> None:
         super().__init__()
+        self._prior = check_prior(prior)
         self._decoupled = check_bool("decoupled", decoupled)
         self._likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)
         self._first_epoch = check_integer("first_epoch", first_epoch, 0)
@@ -171,7 +175,7 @@ class LearnSoftness(Callback):
         self._restored = dict(state_dict)
 
     def _evidence(self, module: LightningModule, observations: int) -> SoftnessEvidence:
-        return SoftnessEvidence(module, observations, self._likelihood, output=self._output)
+        return SoftnessEvidence(module, observations, self._likelihood, output=self._output, prior=self._prior)
 
     def _restore(self, module: LightningModule) -> None:
         """Make the evidence of a checkpoint once there are soft weights that learn."""
