@@ -275,7 +275,7 @@ class SoftnessEvidence:
 
     @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor | None = None) -> HardeningReport:
-        """Make layers strict in place where the loss rises too little to justify softness, and return a report.
+        """Give a hint: make layers strict in place where the loss rises too little for softness, and return a report.
 
         Each subgroup is hardened in all layers together, that of the least γ/n first. If it does not stay strict, it is
         tried in each layer alone. A trial makes it soft again if Δ, the rise of the negative log likelihood of all N
@@ -283,8 +283,8 @@ class SoftnessEvidence:
         log 20. The Occam factor is what they cost in log p(data), ½ (δ‖α‖² + log det(Σ⁻¹/δ)). γ/n does not decide,
         because it is near 0 in a perfect fit, too.
 
-        Nothing is trained, so a symmetry that the data keep can look broken where other weights count on its softness.
-        :func:`~escnn_relaxed.which_softness_helps` trains further, and raises fewer such alarms.
+        This is a first pass, and no decision. Nothing is trained, so a symmetry that the data keep can look broken
+        where other weights count on its softness. :func:`~escnn_relaxed.which_softness_helps` decides.
 
         Train further for an epoch or two, because batch norm has statistics of the soft network, and other weights
         count on it.

@@ -1,4 +1,4 @@
-"""Which softness the data do not need: trials that make layers strict, and what decides them."""
+"""A first pass without training: trials that make layers strict, and a hint for each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COUNTED_ON, ODDS = 2.0, math.log(20)
 
 @dataclass(frozen=True)
 class HardeningTrial:
-    """A subgroup that was made strict for a trial, and whether it stays so.
+    """A hint: a subgroup that was made strict for a trial, and whether it stays so.
 
     Attributes:
         subgroup: the subgroup, or several that the layers can be strict in only together.
@@ -65,18 +65,19 @@ class HardeningTrial:
 class HardeningReport(tuple[HardeningTrial, ...], Report):
     """A tuple of a row for each trial, in their order; its text is a table.
 
-    Softness stays where the rise Δ that was found, less its error, is above the one that is needed.
+    Softness stays where the rise Δ that was found, less its error, is above the one that is needed. *soft* is a hint:
+    :func:`~escnn_relaxed.which_softness_helps` decides.
 
     Example:
         >>> trial = HardeningTrial(
         ...     "rotation", ("first", "second"), 40, 31.5, 14.0, 31.0, 351.0, 20.0, False
         ... )
         >>> print(HardeningReport((trial,)))
-        subgroup  where     weights n  determined γ  Occam factor  needed Δ  found Δ       result
+        subgroup  where     weights n  determined γ  Occam factor  needed Δ  found Δ       hint
         rotation  2 layers  40         31.5          14.0          31.0      351.0 ± 20.0  soft
     """
 
-    _header = ("subgroup", "where", "weights n", "determined γ", "Occam factor", "needed Δ", "found Δ", "result")
+    _header = ("subgroup", "where", "weights n", "determined γ", "Occam factor", "needed Δ", "found Δ", "hint")
 
     @property
     def rows(self) -> tuple[HardeningTrial, ...]:
