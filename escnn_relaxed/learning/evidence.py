@@ -1,4 +1,4 @@
-"""How soft each layer should be in each subgroup, by the evidence of the training data."""
+"""The evidence of the training data for the softness of each layer in each subgroup."""
 
 from __future__ import annotations
 
@@ -185,13 +185,13 @@ class SoftnessEvidence:
         with in_eval_mode(self.network), full_precision(first_input(inputs)):
             rows = batch.fisher_rows(self._soft, likelihood, self.observations, self._generator, joined_over_processes)
         sizes = [group.size for group in self._groups]
-        squares = [float(part.square().sum()) for part in self._soft.values().detach().cpu().double().split(sizes)]
-        parts = zip(self._present(), squares, rows.split(sizes, 1), strict=True)
-        found = [replace(known, square=square, rows=columns) for known, square, columns in parts]
-        learned = fixed_point(found, self._prior)
+        squares = [float(alpha.square().sum()) for alpha in self._soft.values().detach().cpu().double().split(sizes)]
+        measured = zip(self._present(), squares, rows.split(sizes, 1), strict=True)
+        groups = [replace(group, square=square, rows=columns) for group, square, columns in measured]
+        learned = fixed_point(groups, self._prior)
         # Rows are of one update together, so what is strict now has none.
-        others = {key: replace(known, rows=None) for key, known in self._learned.items()}
-        self._learned = others | {group.key: of for group, of in zip(self._groups, learned, strict=True)}
+        others = {key: replace(group, rows=None) for key, group in self._learned.items()}
+        self._learned = others | {group.key: each for group, each in zip(self._groups, learned, strict=True)}
         self._likelihood = likelihood
         self._set_factors()
 
@@ -265,9 +265,9 @@ class SoftnessEvidence:
         # The variance by gradients of the errors would be far too small for elements that are nearly kept, the ones
         # asked for: at ‖hK − K‖ = 0 the norm has no derivative.
         for change in posterior_draws(self._present(), draws, self._generator):
-            parts = change.split([len(values) for values in start])
-            for (parameter, places), values, part in zip(entries, start, parts, strict=True):
-                parameter.view(-1)[places] = values + part.to(values)
+            changes = change.split([len(values) for values in start])
+            for (parameter, places), values, own_change in zip(entries, start, changes, strict=True):
+                parameter.view(-1)[places] = values + own_change.to(values)
             squares += (errors.new_tensor([row.error for row in symmetry_profile(drawn).rows]) - errors).square()
         deviations = (squares / draws).sqrt().tolist()
         rows = (replace(row, deviation=each) for row, each in zip(profile.rows, deviations, strict=True))
@@ -345,18 +345,18 @@ class SoftnessEvidence:
         precision, determined = state["precision"], state["determined"]
         saved = {key: LearnedGroup(of, determined.get(key, math.nan)) for key, of in precision.items()}
         for group in self._groups:
-            known = saved.get(group.key, saved.get(group.former_key))
-            if known is None:
+            learned = saved.get(group.key, saved.get(group.former_key))
+            if learned is None:
                 keys = [group.key for group in self._groups]
                 raise ValueError(f"state must have precisions of {keys}, got those of {list(precision)}")
-            saved[group.key] = known
+            saved[group.key] = learned
         self._learned = saved
         vars(self._likelihood).update((name, state[name]) for name in ("noise", "outputs", "weight"))
         self._generator.set_state(state["generator"].cpu())
         self._set_factors()
 
     def _collect(self) -> None:
-        """Find the soft weights that learn; what is known of a group stays."""
+        """Find the soft weights that learn; a group keeps what was learned of it."""
         self._soft = SoftWeights(self.network)
         self._groups = self._soft.groups
         self._learned = {group.key: LearnedGroup() for group in self._groups} | self._learned
@@ -369,7 +369,7 @@ class SoftnessEvidence:
         return self._groups
 
     def _present(self) -> list[LearnedGroup]:
-        """Return what is known of the groups that are soft."""
+        """Return what was learned of the groups that are soft."""
         return [self._learned[group.key] for group in self._groups]
 
     def _set_factors(self) -> None:
@@ -393,6 +393,6 @@ class SoftnessEvidence:
         return self._batch(inputs, targets).losses(likelihood)
 
     def _check_updated(self, name: str) -> None:
-        known = zip(self._groups, self._present(), strict=True)
-        if any(of.rows is None or of.rows.shape[1] != group.size for group, of in known):
+        pairs = zip(self._groups, self._present(), strict=True)
+        if any(learned.rows is None or learned.size != group.size for group, learned in pairs):
             raise RuntimeError(f"{name} needs what an update learns: call update(inputs) before")

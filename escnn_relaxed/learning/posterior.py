@@ -42,9 +42,9 @@ def _determined(groups: Sequence[LearnedGroup]) -> list[LearnedGroup]:
 def posterior_draws(groups: Sequence[LearnedGroup], count: int, generator: torch.Generator) -> Tensor:
     """Return draws from N(0, Σ), (count, weights), by which the weights of all groups may differ from what they are."""
     floats: dict[str, Any] = {"dtype": torch.float64, "device": "cpu", "generator": generator}
-    known = [(group.rows, group.precision) for group in groups if group.rows is not None]
-    rows = torch.cat([rows for rows, _ in known], 1)
-    deviation = torch.cat([rows.new_full((rows.shape[1],), precision**-0.5) for rows, precision in known])
+    updated = [(group.rows, group.precision) for group in groups if group.rows is not None]
+    rows = torch.cat([rows for rows, _ in updated], 1)
+    deviation = torch.cat([rows.new_full((rows.shape[1],), precision**-0.5) for rows, precision in updated])
     # u of the prior, and data that it and noise of their own make: u less its estimate from them has the covariance Σ
     # (Bhattacharya et al. 2016), and no matrix of weights × weights is made.
     from_prior = deviation * torch.randn(count, len(deviation), **floats)
@@ -58,13 +58,13 @@ def posterior(groups: Sequence[LearnedGroup]) -> tuple[list[float], float]:
     """Return γ of each of all soft groups, and the Occam factor: by how much they lower log p(data) beside the loss."""
     # Σ = (H + diag δ)⁻¹ is never made. With A = G δ^(−½), δΣ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for every H;
     # and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
-    parts = [group.rows * (1 / group.precision) ** 0.5 for group in groups if group.rows is not None]
-    if not parts:
+    columns = [group.rows * (1 / group.precision) ** 0.5 for group in groups if group.rows is not None]
+    if not columns:
         return [], 0.0
-    scaled = torch.cat(parts, 1)
+    scaled = torch.cat(columns, 1)
     factor = torch.linalg.cholesky(torch.eye(len(scaled), dtype=scaled.dtype, device="cpu") + scaled @ scaled.mT)
     each = torch.linalg.solve_triangular(factor, scaled, upper=False).square().sum(0)
-    determined = [float(values.sum()) for values in each.split([part.shape[1] for part in parts])]
+    determined = [float(values.sum()) for values in each.split([own.shape[1] for own in columns])]
     energy = sum(group.precision * group.square for group in groups)
     return determined, energy / 2 + float(factor.diagonal().log().sum())
 

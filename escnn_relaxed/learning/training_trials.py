@@ -253,7 +253,7 @@ class _Trainer:
 
 @dataclass(frozen=True)
 class _Rule:
-    """When a rise of the held-out loss is more than chance, and large enough to matter."""
+    """The rule: a rise of the held-out loss has to be more than chance, and large enough to matter."""
 
     errors: float
     odds: float
@@ -268,7 +268,7 @@ class _Rule:
         return TrainingTrial(subgroup, hardened, rise, error, self._helps(rise, error, len(copy.losses)))
 
     def falls_too_far(self, row: TrainingTrial, *pairs: tuple[_Trained, _Trained]) -> bool:
-        """Whether a copy's losses, after one training and after another, fall by so much that a row may not help."""
+        """Return True where another training of a copy lowers its losses by so much that a row may not help."""
         falls = [mean_and_error(once.losses - twice.losses) for once, twice in pairs]
         # A fall within its standard error is none.
         fall = max(fall if fall > error else 0.0 for fall, error in falls)
