@@ -70,7 +70,7 @@ def test_a_fall_within_its_error_is_none() -> None:
     """Losses of the second training differ from those of the first by ± 2.5: an error of 0.25."""
     found = [
         trials_of(
-            lambda network, fall=fall: 1.2 + 0.8 * bool(network.layer.hardened) - fall * network.trainings, noise=2.5
+            lambda network, fall=fall: 1.2 + 0.25 * bool(network.layer.hardened) - fall * network.trainings, noise=2.5
         )
         for fall in (0.24, 0.9)
     ]
