@@ -66,6 +66,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.SoftnessEvidence: {"network": NETWORK, "observations": 100},
     escnn_relaxed.frequency_penalty: {"network": NETWORK},
     escnn_relaxed.parameter_groups: {"network": NETWORK},
+    learning.GammaPrior: {},
     learning.share_domain_frequency: {"network": NETWORK},
     learning.which_softness_helps: {
         "network": soft_regular_layer(),
@@ -96,10 +97,10 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
 POSES = measure.PoseReport((measure.PoseRow("rotation", 0.5, 0.1, True),))
 METHODS: dict[Callable[..., Any], dict[str, Any]] = {POSES.verdicts: {"helps": {"rotation": True}}}
 
-# Classes of results, which this package fills and not users.
+# Classes of results, which this package fills and not users, and an abstract one.
 RESULTS = ("EquivarianceReport", "ErrorRow")
 RESULTS += ("EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial", "LayerSummary", "RelaxationSummary")
-RESULTS += ("TrainingTrial", "TrainingTrials", "PoseReport", "PoseRow")
+RESULTS += ("LearnedGroup", "Prior", "TrainingTrial", "TrainingTrials", "PoseReport", "PoseRow")
 RESULTS += ("ProfileRow", "SymmetryProfile", "RobustnessReport", "RobustnessRow")
 
 BAD: dict[str, Any] = {

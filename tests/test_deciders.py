@@ -277,10 +277,10 @@ def test_a_terminal_shows_progress_unless_it_is_not_wanted(
     layer = RelaxedR2Conv(*[small.field_type("D4", "trivial")] * 2, 3, relax=("rotation", "reflection"))
     which_softness_helps(layer, lambda copy: None, lambda copy: torch.ones(4), verbose=verbose)
     lines = [
-        "which_softness_helps: training 1 of at most 4",
-        "which_softness_helps: training 2 of at most 4, strict in rotation",
-        "which_softness_helps: training 3 of at most 4, strict in reflection",
-        "which_softness_helps: training 4 of at most 4, strict in rotation, reflection",
+        "which_softness_helps: training 1 of at most 6",
+        "which_softness_helps: training 2 of at most 6, strict in rotation",
+        "which_softness_helps: training 3 of at most 6, strict in reflection",
+        "which_softness_helps: training 4 of at most 6, strict in rotation, reflection",
     ]
     assert terminal.text.splitlines() == (lines if verbose else [])
     assert capsys.readouterr().out == ""

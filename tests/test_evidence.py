@@ -19,7 +19,8 @@ from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.learning.likelihoods import Likelihood
-from escnn_relaxed.learning.posterior import LEAST_PRECISION, posterior
+from escnn_relaxed.learning.posterior import posterior
+from escnn_relaxed.learning.prior import LEAST_PRECISION
 
 # Closed forms: a layer whose output is one number, which is an affine function of α.
 

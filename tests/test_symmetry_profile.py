@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from escnn_relaxed import ContinuousKernel, RelaxedLinear, RelaxedR2Conv, RelaxedR2ConvTransposed, SoftnessEvidence
 from escnn_relaxed.baselines import PartialR2Conv, ResidualR2Conv, WeightedR2Conv
 from escnn_relaxed.kernel import Kernel
-from escnn_relaxed.learning.posterior import Learned, posterior_draws
+from escnn_relaxed.learning.posterior import posterior_draws
+from escnn_relaxed.learning.prior import LearnedGroup
 from escnn_relaxed.measure import symmetry_profile
 from escnn_relaxed.measure.isometry import turn_or_flip
 
@@ -198,7 +199,7 @@ def test_rounding_is_no_broken_symmetry() -> None:
     assert min(row.error for row in symmetry_profile(double).rows) > ROUNDING
 
 
-def dense_posterior(groups: Sequence[Learned]) -> Tensor:
+def dense_posterior(groups: Sequence[LearnedGroup]) -> Tensor:
     """Σ = (H + diag δ)⁻¹ as a matrix."""
     rows = torch.cat([group.rows for group in groups], 1)
     return torch.linalg.inv(rows.mT @ rows + torch.cat([0 * of.rows[0] + of.precision for of in groups]).diag())
@@ -206,7 +207,7 @@ def dense_posterior(groups: Sequence[Learned]) -> Tensor:
 
 def test_draws_have_the_covariance_of_the_posterior() -> None:
     sizes, count = ((5, 0.5), (3, 4.0)), 20_000
-    groups = [Learned(delta, rows=torch.randn(4, size, dtype=torch.float64)) for size, delta in sizes]
+    groups = [LearnedGroup(delta, rows=torch.randn(4, size, dtype=torch.float64)) for size, delta in sizes]
     draws = posterior_draws(groups, count, torch.Generator().manual_seed(1))
     expected = dense_posterior(groups)
     # The error of a covariance is at most √(2 / count) of its largest variance.

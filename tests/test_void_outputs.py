@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.learning.likelihoods import Likelihood
-from escnn_relaxed.learning.posterior import LEAST_PRECISION
+from escnn_relaxed.learning.prior import LEAST_PRECISION
 
 CLASSES, SIDE, COUNT, OBSERVATIONS = 3, 4, 12, 50
 VOID = [-100, 255, 1]

@@ -9,13 +9,17 @@ from .evidence import SoftnessEvidence
 from .frequency_parameters import frequency_penalty, parameter_groups, share_domain_frequency
 from .hardening import HardeningReport, HardeningTrial
 from .posterior import EvidenceRow, EvidenceTable
+from .prior import GammaPrior, LearnedGroup, Prior
 from .training_trials import TrainingTrial, TrainingTrials, which_softness_helps
 
 __all__ = [
     "EvidenceRow",
     "EvidenceTable",
+    "GammaPrior",
     "HardeningReport",
     "HardeningTrial",
+    "LearnedGroup",
+    "Prior",
     "SoftnessEvidence",
     "TrainingTrial",
     "TrainingTrials",

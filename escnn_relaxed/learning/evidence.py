@@ -1,4 +1,4 @@
-"""How soft each layer should be in each subgroup, by the evidence of the training data."""
+"""The evidence of the training data for the softness of each layer in each subgroup."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from ..torch_modes import full_precision
 from .fisher_matrix import Batch
 from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import IGNORE_INDEX, Likelihood
-from .posterior import EvidenceRow, EvidenceTable, Learned, fixed_point, posterior_draws
+from .posterior import EvidenceRow, EvidenceTable, fixed_point, posterior_draws
+from .prior import LearnedGroup, Prior, check_prior
 from .soft_gradients import SoftGroup, SoftWeights, joined_over_processes, multiply, soft_groups, taken
 
-# The largest second derivative of the penalty, so that SGD without Adam's scaling is stable up to a rate of 0.2.
-_STEEPEST = 10.0
 FEWEST_INPUTS = 10
 
 
@@ -70,6 +69,7 @@ class SoftnessEvidence:
             ``lambda returned: returned["logits"]``.
         ignore_index: the class of outputs that the loss leaves out, as of ``cross_entropy``. Where there are some,
             updates need targets.
+        prior: of the soft weights; the :class:`~escnn_relaxed.learning.GammaPrior` above by default.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -100,6 +100,7 @@ class SoftnessEvidence:
         seed: int = 0,
         output: Output = None,
         ignore_index: int = IGNORE_INDEX,
+        prior: Prior | None = None,
     ) -> None:
         is_wrapped = isinstance(network, DistributedDataParallel)
         self.network: nn.Module = network.module if is_wrapped else network  # type: ignore[assignment]
@@ -110,7 +111,8 @@ class SoftnessEvidence:
         if output is not None:
             check_callable("output", output)
         self._output = output
-        self._learned: dict[str, Learned] = {}
+        self._prior = check_prior(prior)
+        self._learned: dict[str, LearnedGroup] = {}
         self._factors = torch.zeros(0)  # of each α² in the penalty
         self._collect()
         if not self._groups:
@@ -183,13 +185,13 @@ class SoftnessEvidence:
         with in_eval_mode(self.network), full_precision(first_input(inputs)):
             rows = batch.fisher_rows(self._soft, likelihood, self.observations, self._generator, joined_over_processes)
         sizes = [group.size for group in self._groups]
-        squares = [float(part.square().sum()) for part in self._soft.values().detach().cpu().double().split(sizes)]
-        parts = zip(self._present(), squares, rows.split(sizes, 1), strict=True)
-        found = [replace(known, square=square, rows=columns) for known, square, columns in parts]
-        learned = fixed_point(found)
+        squares = [float(alpha.square().sum()) for alpha in self._soft.values().detach().cpu().double().split(sizes)]
+        measured = zip(self._present(), squares, rows.split(sizes, 1), strict=True)
+        groups = [replace(group, square=square, rows=columns) for group, square, columns in measured]
+        learned = fixed_point(groups, self._prior)
         # Rows are of one update together, so what is strict now has none.
-        others = {key: replace(known, rows=None) for key, known in self._learned.items()}
-        self._learned = others | {group.key: of for group, of in zip(self._groups, learned, strict=True)}
+        others = {key: replace(group, rows=None) for key, group in self._learned.items()}
+        self._learned = others | {group.key: each for group, each in zip(self._groups, learned, strict=True)}
         self._likelihood = likelihood
         self._set_factors()
 
@@ -263,9 +265,9 @@ class SoftnessEvidence:
         # The variance by gradients of the errors would be far too small for elements that are nearly kept, the ones
         # asked for: at ‖hK − K‖ = 0 the norm has no derivative.
         for change in posterior_draws(self._present(), draws, self._generator):
-            parts = change.split([len(values) for values in start])
-            for (parameter, places), values, part in zip(entries, start, parts, strict=True):
-                parameter.view(-1)[places] = values + part.to(values)
+            changes = change.split([len(values) for values in start])
+            for (parameter, places), values, own_change in zip(entries, start, changes, strict=True):
+                parameter.view(-1)[places] = values + own_change.to(values)
             squares += (errors.new_tensor([row.error for row in symmetry_profile(drawn).rows]) - errors).square()
         deviations = (squares / draws).sqrt().tolist()
         rows = (replace(row, deviation=each) for row, each in zip(profile.rows, deviations, strict=True))
@@ -273,7 +275,7 @@ class SoftnessEvidence:
 
     @torch.no_grad()
     def harden(self, inputs: Any, targets: Tensor | None = None) -> HardeningReport:
-        """Make layers strict in place where the loss rises too little to justify softness, and return a report.
+        """Give a hint: make layers strict in place where the loss rises too little for softness, and return a report.
 
         Each subgroup is hardened in all layers together, that of the least γ/n first. If it does not stay strict, it is
         tried in each layer alone. A trial makes it soft again if Δ, the rise of the negative log likelihood of all N
@@ -281,8 +283,8 @@ class SoftnessEvidence:
         log 20. The Occam factor is what they cost in log p(data), ½ (δ‖α‖² + log det(Σ⁻¹/δ)). γ/n does not decide,
         because it is near 0 in a perfect fit, too.
 
-        Nothing is trained, so a symmetry that the data keep can look broken where other weights count on its softness.
-        :func:`~escnn_relaxed.which_softness_helps` trains further, and raises fewer such alarms.
+        This is a first pass, and no decision. Nothing is trained, so a symmetry that the data keep can look broken
+        where other weights count on its softness. :func:`~escnn_relaxed.which_softness_helps` decides.
 
         Train further for an epoch or two, because batch norm has statistics of the soft network, and other weights
         count on it.
@@ -341,23 +343,23 @@ class SoftnessEvidence:
             raise ValueError(f"state must have {list(self.state_dict())}, got {list(state)}")
         self._collect()
         precision, determined = state["precision"], state["determined"]
-        saved = {key: Learned(of, determined.get(key, math.nan)) for key, of in precision.items()}
+        saved = {key: LearnedGroup(of, determined.get(key, math.nan)) for key, of in precision.items()}
         for group in self._groups:
-            known = saved.get(group.key, saved.get(group.former_key))
-            if known is None:
+            learned = saved.get(group.key, saved.get(group.former_key))
+            if learned is None:
                 keys = [group.key for group in self._groups]
                 raise ValueError(f"state must have precisions of {keys}, got those of {list(precision)}")
-            saved[group.key] = known
+            saved[group.key] = learned
         self._learned = saved
         vars(self._likelihood).update((name, state[name]) for name in ("noise", "outputs", "weight"))
         self._generator.set_state(state["generator"].cpu())
         self._set_factors()
 
     def _collect(self) -> None:
-        """Find the soft weights that learn; what is known of a group stays."""
+        """Find the soft weights that learn; a group keeps what was learned of it."""
         self._soft = SoftWeights(self.network)
         self._groups = self._soft.groups
-        self._learned = {group.key: Learned() for group in self._groups} | self._learned
+        self._learned = {group.key: LearnedGroup() for group in self._groups} | self._learned
         self._set_factors()
 
     def _current_groups(self) -> list[SoftGroup]:
@@ -366,16 +368,16 @@ class SoftnessEvidence:
             self._collect()  # load_state_dict(…, assign=True), for one, puts other parameters in their places
         return self._groups
 
-    def _present(self) -> list[Learned]:
-        """Return what is known of the groups that are soft."""
+    def _present(self) -> list[LearnedGroup]:
+        """Return what was learned of the groups that are soft."""
         return [self._learned[group.key] for group in self._groups]
 
     def _set_factors(self) -> None:
         """Set the factor of each α² in the penalty."""
         delta = torch.tensor([learned.precision for learned in self._present()], dtype=torch.float64, device="cpu")
         sizes = torch.tensor([group.size for group in self._groups], dtype=torch.long, device="cpu")
-        factors = delta * self._likelihood.unit / (2 * self.observations)
-        self._factors = factors.clamp_max(_STEEPEST / 2).repeat_interleave(sizes)
+        factors = self._prior.factors(delta, self.observations, self._likelihood.unit)
+        self._factors = factors.repeat_interleave(sizes)
 
     def _factors_beside(self, weights: Tensor) -> Tensor:
         """Return the factor of each α² in the penalty, in single precision where the weights have less."""
@@ -391,6 +393,6 @@ class SoftnessEvidence:
         return self._batch(inputs, targets).losses(likelihood)
 
     def _check_updated(self, name: str) -> None:
-        known = zip(self._groups, self._present(), strict=True)
-        if any(of.rows is None or of.rows.shape[1] != group.size for group, of in known):
+        pairs = zip(self._groups, self._present(), strict=True)
+        if any(learned.rows is None or learned.size != group.size for group, learned in pairs):
             raise RuntimeError(f"{name} needs what an update learns: call update(inputs) before")

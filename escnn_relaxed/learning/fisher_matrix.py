@@ -1,4 +1,4 @@
-"""What a batch of data says of soft weights: rows of their Fisher matrix, and the losses of single inputs."""
+"""A batch of data: rows of the Fisher matrix of soft weights, and the losses of single inputs."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Batch:
     def losses(self, likelihood: Likelihood) -> Tensor:
         """Return the negative log likelihood of each input, (batch,)."""
         targets = _check_targets(self.targets, len(first_input(self.inputs)))
-        found = []
+        losses = []
         with in_eval_mode(self.network):
             chunks = input_chunks(self.inputs, _LARGE_CHUNK)
             for arguments, wanted in zip(chunks, targets.split(_LARGE_CHUNK), strict=True):
-                found.append(likelihood.losses(output_of(self.network, arguments, self.output), wanted).double())
-        return torch.cat(found)
+                losses.append(likelihood.losses(output_of(self.network, arguments, self.output), wanted).double())
+        return torch.cat(losses)
 
     def fisher_rows(
         self,
@@ -92,12 +92,12 @@ class Batch:
     ) -> Tensor:
         """Return the gradients of each input, (batch, weights), in double precision, along what is drawn."""
         rows = []
-        parts = repeat(None) if targets is None else targets.split(_CHUNK)
-        for arguments, wanted in zip(input_chunks(self.inputs, _CHUNK), parts, strict=False):
+        chunks = repeat(None) if targets is None else targets.split(_CHUNK)
+        for arguments, wanted in zip(input_chunks(self.inputs, _CHUNK), chunks, strict=False):
             direction = partial(likelihood.direction, generator=generator, targets=wanted)
             with torch.enable_grad():
-                found = gradients(self.network, soft.parameters, arguments, direction, self.output)
-            values = {id(of): part.reshape(len(part), -1) for of, part in zip(soft.parameters, found, strict=True)}
+                slopes = gradients(self.network, soft.parameters, arguments, direction, self.output)
+            values = {id(of): slope.reshape(len(slope), -1) for of, slope in zip(soft.parameters, slopes, strict=True)}
             rows.append(taken(soft.groups, values).detach().cpu().double())
         return torch.cat(rows)
 

@@ -25,12 +25,13 @@ from ..network.relaxed_layers import first_input, input_chunks, relaxed_layers
 from .annealing import Schedule, annealed_gate
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
 from .likelihoods import LIKELIHOODS, Likelihood
+from .prior import Prior, check_prior
 from .soft_gradients import soft_groups
 
 __all__ = ["AnnealSoftness", "LearnSoftness", "LogSoftness"]
 
 # All arguments of a network, images first, and the targets that an update needs.
-Part: TypeAlias = tuple[tuple[Any, ...], Tensor | None]
+Pair: TypeAlias = tuple[tuple[Any, ...], Tensor | None]
 
 
 class LearnSoftness(Callback):
@@ -59,6 +60,7 @@ class LearnSoftness(Callback):
             None will do.
         ignore_index: the class that the loss leaves out, as of :class:`~escnn_relaxed.SoftnessEvidence`. Updates then
             take the targets.
+        prior: of the soft weights, as of ``SoftnessEvidence``.
 
     Attributes:
         evidence: that of the run, from the end of the first epoch with an update on, for ``evidence.table()`` and
@@ -84,8 +86,10 @@ class LearnSoftness(Callback):
         output: Output = None,
         from_batch: Callable[[Any], tuple[Any, Tensor | None]] | None = None,
         ignore_index: int | None = None,
+        prior: Prior | None = None,
     ) -> None:
         super().__init__()
+        self._prior = check_prior(prior)
         self._decoupled = check_bool("decoupled", decoupled)
         self._likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)
         self._first_epoch = check_integer("first_epoch", first_epoch, 0)
@@ -100,7 +104,7 @@ class LearnSoftness(Callback):
         self._restored: dict[str, Any] = {}
         # Images of this epoch, also those before a run was resumed inside it.
         self._count = 0
-        self._parts: list[Part] = []
+        self._pairs: list[Pair] = []
         self._is_first_batch, self._is_tried = True, False
         self.evidence: SoftnessEvidence | None = None
 
@@ -119,28 +123,28 @@ class LearnSoftness(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the images of the last epoch."""
-        self._parts = []
+        self._pairs = []
         self._restore(pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Count the images of the epoch, keep some of them with their targets, and try the first ones."""
-        inputs, targets = self._part_of(batch)
-        size, kept = len(first_input(inputs)), sum(len(first_input(images)) for images, _ in self._parts)
+        inputs, targets = self._pair_of(batch)
+        size, kept = len(first_input(inputs)), sum(len(first_input(images)) for images, _ in self._pairs)
         if self._is_first_batch:
             self._notice_size(trainer, pl_module, size)
         self._count = size + (self._count if batch_idx else 0)
         if kept >= self._wanted:
             return
-        self._parts.append((inputs, targets))
+        self._pairs.append((inputs, targets))
         if not self._is_tried and not kept and soft_groups(pl_module):
             self._try(pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Update the precisions, and log γ/n."""
-        if not self._parts or not soft_groups(pl_module):
+        if not self._pairs or not soft_groups(pl_module):
             return  # a run that was resumed after the last batch, or nothing that learns
         _check_enough(self._count)
-        inputs, targets = _joined(self._parts, self._wanted)
+        inputs, targets = _joined(self._pairs, self._wanted)
         # Fewer may be left of an epoch inside which a run was resumed.
         is_enough = len(first_input(inputs)) >= FEWEST_INPUTS
         if trainer.current_epoch < self._first_epoch or not is_enough:
@@ -179,8 +183,10 @@ class LearnSoftness(Callback):
         self._restored = dict(state_dict)
 
     def _evidence(self, module: LightningModule, observations: int) -> SoftnessEvidence:
-        options = {} if self._ignore_index is None else {"ignore_index": self._ignore_index}
-        return SoftnessEvidence(module, observations, self._likelihood, output=self._output, **options)
+        options: dict[str, Any] = {"output": self._output, "prior": self._prior}
+        if self._ignore_index is not None:
+            options["ignore_index"] = self._ignore_index
+        return SoftnessEvidence(module, observations, self._likelihood, **options)
 
     def _restore(self, module: LightningModule) -> None:
         """Make the evidence of a checkpoint once there are soft weights that learn."""
@@ -190,13 +196,17 @@ class LearnSoftness(Callback):
             self.evidence.load_state_dict(state)
             self._restored = {}
 
-    def _part_of(self, batch: Any) -> Part:
+    def _pair_of(self, batch: Any) -> Pair:
         """Return the arguments of the network for a batch, and the targets of a regression."""
         if self._from_batch is not None:
-            found = self._from_batch(batch)
-            if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], (Tensor, type(None))):
-                raise TypeError(f"from_batch must return (inputs, targets), targets a tensor or None, got {found!r}")
-            inputs, targets = found
+            returned = self._from_batch(batch)
+            if (
+                not isinstance(returned, tuple)
+                or len(returned) != 2
+                or not isinstance(returned[1], (Tensor, type(None)))
+            ):
+                raise TypeError(f"from_batch must return (inputs, targets), targets a tensor or None, got {returned!r}")
+            inputs, targets = returned
             first_input(inputs, "from_batch: the inputs")
         else:
             tensors = list(_tensors(batch))
@@ -227,7 +237,7 @@ class LearnSoftness(Callback):
 
     def _try(self, module: LightningModule) -> None:
         """Raise now what an update would raise after some epochs."""
-        inputs, targets = _joined(self._parts, FEWEST_INPUTS)
+        inputs, targets = _joined(self._pairs, FEWEST_INPUTS)
         try:
             self._evidence(module, FEWEST_INPUTS).check(inputs, targets)
         except (TypeError, ValueError) as error:
@@ -355,10 +365,10 @@ class AnnealSoftness(Callback):
 
 
 def _may_learn_later(network: LightningModule) -> bool:
-    """Whether there are soft weights that are frozen, or of layers that were hardened, so that they may learn later."""
-    found = ((layer, list(layer.soft_parameters())) for layer in relaxed_layers(network).values())
+    """Return True where soft weights are frozen, or of layers that were hardened, so that they may learn later."""
+    pairs = ((layer, list(layer.soft_parameters())) for layer in relaxed_layers(network).values())
     return any(
-        weights and (layer.hardened or not all(weight.requires_grad for weight in weights)) for layer, weights in found
+        weights and (layer.hardened or not all(weight.requires_grad for weight in weights)) for layer, weights in pairs
     )
 
 
@@ -368,20 +378,20 @@ def _check_enough(images: int) -> None:
         raise ValueError(f"LearnSoftness: an epoch must have {FEWEST_INPUTS} images or more, got {images}")
 
 
-def _joined(parts: Sequence[Part], most: int) -> Part:
+def _joined(batches: Sequence[Pair], most: int) -> Pair:
     """Return the inputs of several batches as one, and their targets, no more than so many."""
     # What is no batch of an argument is that of the first.
-    arguments = [_concatenated(values, parts) for values in zip(*(inputs for inputs, _ in parts), strict=True)]
-    targets = [targets for _, targets in parts if targets is not None]
+    arguments = [_concatenated(values, batches) for values in zip(*(inputs for inputs, _ in batches), strict=True)]
+    targets = [targets for _, targets in batches if targets is not None]
     inputs = next(input_chunks(tuple(arguments), most))
     return inputs, torch.cat(targets)[:most] if targets else None
 
 
-def _concatenated(values: Sequence[Any], parts: Sequence[Part]) -> Any:
+def _concatenated(values: Sequence[Any], batches: Sequence[Pair]) -> Any:
     """Return one argument of all batches."""
     if isinstance(values[0], GeometricTensor):
         return values[0].type(torch.cat([value.tensor for value in values]))
-    pairs = zip(values, (first_input(inputs) for inputs, _ in parts), strict=True)
+    pairs = zip(values, (first_input(inputs) for inputs, _ in batches), strict=True)
     is_batch = all(isinstance(value, Tensor) and value.dim() and len(value) == len(images) for value, images in pairs)
     return torch.cat(list(values)) if is_batch else values[0]
 
@@ -401,5 +411,5 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
         yield batch
     elif isinstance(batch, (Mapping, tuple, list)):
-        for part in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _tensors(part)
+        for member in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _tensors(member)

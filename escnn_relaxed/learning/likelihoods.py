@@ -41,7 +41,7 @@ class Likelihood:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether outputs of an input may go together: several ones of a Gaussian."""
+        """True where outputs of an input may be correlated: several ones of a Gaussian."""
         return self.name == "gaussian" and self.outputs > 1
 
     def fit(self, loss: float) -> None:
@@ -81,11 +81,11 @@ class Likelihood:
             return signs * (output.sigmoid() * (-output).sigmoid()).sqrt()
         chances = output.softmax(1)
         roots = chances.sqrt() * signs
-        found = roots - chances * roots.sum(1, keepdim=True)
+        direction = roots - chances * roots.sum(1, keepdim=True)
         if targets is None:
-            return found
+            return direction
         targets = self._checked(targets, output)
-        return found if targets.is_floating_point() else found * (targets != self.ignore_index).unsqueeze(1)
+        return direction if targets.is_floating_point() else direction * (targets != self.ignore_index).unsqueeze(1)
 
     def counts(self, targets: Tensor) -> Tensor:
         """Return how many outputs of each input the loss counts, (batch,), after a pass with them."""
@@ -102,8 +102,8 @@ class Likelihood:
     def weighted(self, rows: Tensor, residual_rows: Tensor) -> Tensor:
         """Find what an output weighs, and return the rows of H, given at weight 1, with that weight."""
         # Where residuals of an input go together, as of neighbouring pixels, its gradients are larger than H says.
-        expected, found = float(rows.square().sum()), float(residual_rows.square().sum())
-        self.weight = expected / found if found > expected > 0 else 1.0
+        expected, measured = float(rows.square().sum()), float(residual_rows.square().sum())
+        self.weight = expected / measured if measured > expected > 0 else 1.0
         return rows * self.weight**0.5
 
     def _check(self, output: Tensor) -> None:

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..measure.reports import Report, plain_table
+from .prior import LEAST_PRECISION, LearnedGroup, Prior
 
-# The prior of each δ is a gamma distribution, as if n₀ more weights of size σ₀ had been seen. A weight of 1 changes a
-# kernel by about a fifth.
-PRIOR_WEIGHTS, PRIOR_DEVIATION = 1.0, 0.5
-# Below this δ a prior of α asks for nothing.
-LEAST_PRECISION = 1e-2
 # Steps of the fixed point in an update. More would follow weights that are still on their way.
 _STEPS = 3
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What an update finds of a group of soft weights α."""
-
-    precision: float = 0.0  # δ
-    determined: float = math.nan  # γ, how many weights the data determine
-    square: float = 0.0  # ‖α‖²
-    rows: Tensor | None = field(default=None, repr=False)  # the group's columns of G, once there was an update
 
 
 def fisher_rows(gradients: Tensor, observations: int) -> Tensor:
@@ -39,24 +25,26 @@ def fisher_rows(gradients: Tensor, observations: int) -> Tensor:
     return torch.linalg.qr(rows, mode="r")[1] if len(rows) > rows.shape[1] else rows
 
 
-def fixed_point(groups: Sequence[Learned]) -> list[Learned]:
-    """Return all groups that are soft with the δ and γ of some steps of the fixed point, from the δ that they have."""
-    groups = [replace(group, precision=max(group.precision, LEAST_PRECISION)) for group in groups]
+def fixed_point(groups: Sequence[LearnedGroup], prior: Prior) -> list[LearnedGroup]:
+    """Return all groups that are soft with the δ and γ of some steps of the prior, from the δ that they have."""
+    groups = _determined([replace(group, precision=max(group.precision, LEAST_PRECISION)) for group in groups])
     for _ in range(_STEPS):
-        found = []
-        for gamma, group in zip(posterior(groups)[0], groups, strict=True):
-            ratio = (gamma + PRIOR_WEIGHTS) / (group.square + PRIOR_WEIGHTS * PRIOR_DEVIATION**2)
-            found.append(replace(group, precision=max(ratio, LEAST_PRECISION)))
-        groups = found
-    return [replace(group, determined=g) for group, g in zip(groups, posterior(groups)[0], strict=True)]
+        pairs = zip(groups, prior.precisions(groups), strict=True)
+        groups = _determined([replace(group, precision=precision) for group, precision in pairs])
+    return groups
 
 
-def posterior_draws(groups: Sequence[Learned], count: int, generator: torch.Generator) -> Tensor:
+def _determined(groups: Sequence[LearnedGroup]) -> list[LearnedGroup]:
+    """Return all groups that are soft with their γ at the δ that they have."""
+    return [replace(group, determined=gamma) for group, gamma in zip(groups, posterior(groups)[0], strict=True)]
+
+
+def posterior_draws(groups: Sequence[LearnedGroup], count: int, generator: torch.Generator) -> Tensor:
     """Return draws from N(0, Σ), (count, weights), by which the weights of all groups may differ from what they are."""
     floats: dict[str, Any] = {"dtype": torch.float64, "device": "cpu", "generator": generator}
-    known = [(group.rows, group.precision) for group in groups if group.rows is not None]
-    rows = torch.cat([rows for rows, _ in known], 1)
-    deviation = torch.cat([rows.new_full((rows.shape[1],), precision**-0.5) for rows, precision in known])
+    updated = [(group.rows, group.precision) for group in groups if group.rows is not None]
+    rows = torch.cat([rows for rows, _ in updated], 1)
+    deviation = torch.cat([rows.new_full((rows.shape[1],), precision**-0.5) for rows, precision in updated])
     # u of the prior, and data that it and noise of their own make: u less its estimate from them has the covariance Σ
     # (Bhattacharya et al. 2016), and no matrix of weights × weights is made.
     from_prior = deviation * torch.randn(count, len(deviation), **floats)
@@ -66,17 +54,17 @@ def posterior_draws(groups: Sequence[Learned], count: int, generator: torch.Gene
     return from_prior - torch.cholesky_solve(data.mT, factor).mT @ (scaled * deviation)
 
 
-def posterior(groups: Sequence[Learned]) -> tuple[list[float], float]:
+def posterior(groups: Sequence[LearnedGroup]) -> tuple[list[float], float]:
     """Return γ of each of all soft groups, and the Occam factor: by how much they lower log p(data) beside the loss."""
     # Σ = (H + diag δ)⁻¹ is never made. With A = G δ^(−½), δΣ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for every H;
     # and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
-    parts = [group.rows * (1 / group.precision) ** 0.5 for group in groups if group.rows is not None]
-    if not parts:
+    columns = [group.rows * (1 / group.precision) ** 0.5 for group in groups if group.rows is not None]
+    if not columns:
         return [], 0.0
-    scaled = torch.cat(parts, 1)
+    scaled = torch.cat(columns, 1)
     factor = torch.linalg.cholesky(torch.eye(len(scaled), dtype=scaled.dtype, device="cpu") + scaled @ scaled.mT)
     each = torch.linalg.solve_triangular(factor, scaled, upper=False).square().sum(0)
-    determined = [float(values.sum()) for values in each.split([part.shape[1] for part in parts])]
+    determined = [float(values.sum()) for values in each.split([own.shape[1] for own in columns])]
     energy = sum(group.precision * group.square for group in groups)
     return determined, energy / 2 + float(factor.diagonal().log().sum())
 

@@ -63,7 +63,7 @@ class SoftWeights:
         self._hardened = {name: (layer, layer.hardened) for name, layer in layers.items()}
 
     def is_current(self) -> bool:
-        """Whether the network still has the same parameters, frozen alike, and layers that are strict in the same."""
+        """Return True while the network has the same parameters, frozen alike, and layers hardened alike."""
         try:
             return all(
                 attrgetter(name)(self._network) is of and of.requires_grad == learns
@@ -101,7 +101,7 @@ def soft_groups(network: nn.Module) -> list[SoftGroup]:
     keys: list[str] = []
     # The number of the group that each entry of a parameter is in, and of the first key that it had: the one of a layer
     # that may be hardened, while another that shares the weights is soft.
-    known, owners = dict[int, Tensor](), dict[int, Tensor]()
+    memberships, owners = dict[int, Tensor](), dict[int, Tensor]()
     for name, layer in relaxed_layers(network).items():
         for key, weights in _keyed_groups(name, layer):
             is_gone, own = weights.is_gone(layer.hardened), []
@@ -112,7 +112,7 @@ def soft_groups(network: nn.Module) -> list[SoftGroup]:
                 owner[here[owner[here] < 0]] = len(keys)
                 if is_gone or not parameter.requires_grad:
                     continue
-                numbers = known.setdefault(id(parameter), unknown.clone().fill_(-1))
+                numbers = memberships.setdefault(id(parameter), unknown.clone().fill_(-1))
                 for number in set(numbers[here].tolist()) - {-1}:
                     groups[number].layers.append(name)
                 fresh = here[numbers[here] < 0]
@@ -129,12 +129,12 @@ def soft_groups(network: nn.Module) -> list[SoftGroup]:
 
 
 def _keyed_groups(name: str, layer: RelaxedLayer) -> Iterator[tuple[str, WeightGroup]]:
-    """Yield the groups of a layer with keys of layer and subgroup, and of the part where several have one subgroup."""
-    parts = Counter[str]()
+    """Yield the groups of a layer with keys of layer and subgroup, and a number where several have one subgroup."""
+    counts = Counter[str]()
     for weights in layer.weight_groups():
         key = f"{name}/{weights.name}"
-        parts[key] += 1
-        yield key if parts[key] == 1 else f"{key}/{parts[key]}", weights
+        counts[key] += 1
+        yield key if counts[key] == 1 else f"{key}/{counts[key]}", weights
 
 
 def _check_whole(network: nn.Module, layers: Mapping[str, RelaxedLayer]) -> None:
@@ -234,15 +234,15 @@ def gradients(
     sources = [*(call.output for call in noted), *parameters]
     slopes = torch.autograd.grad((output * along).sum(), sources, materialize_grads=True)
     slopes, wholes = slopes[: len(noted)], slopes[len(noted) :]
-    found = {id(parameter): parameter.new_zeros(count, *parameter.shape) for parameter in parameters}
-    sizes = dict.fromkeys(found, 0.0)
+    summed = {id(parameter): parameter.new_zeros(count, *parameter.shape) for parameter in parameters}
+    sizes = dict.fromkeys(summed, 0.0)
     for call, slope in zip(noted, slopes, strict=True):
         own = {name: parameter for name, parameter in call.layer.named_parameters() if id(parameter) in wanted}
         size = _norm(slope) * _norm(call.output)
         for name, of_inputs in input_gradients(call, slope, own, count).items():
-            found[id(own[name])] += of_inputs
+            summed[id(own[name])] += of_inputs
             sizes[id(own[name])] += size
-    rows = [found[id(parameter)] for parameter in parameters]
+    rows = [summed[id(parameter)] for parameter in parameters]
     _check_complete(wholes, rows, [sizes[id(parameter)] for parameter in parameters])
     return rows
 

@@ -1,13 +1,12 @@
-"""Which softness helps: networks with and without a subgroup's softness are trained further, and compared."""
+"""The decider: networks with and without a subgroup's softness are trained further, and compared."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -38,12 +37,16 @@ class TrainingTrial:
         hardened: those in which both networks were strict.
         rise: by how much the mean loss of a held-out input is higher where the subgroup is strict.
         error: its standard error, by the spread over the inputs.
-        helps: whether softness in the subgroup helps: the rise is more than ``errors`` of these, and all held-out
-            inputs together make softness ``odds`` times as likely.
+        helps: whether softness in the subgroup helps: the rise is more than ``errors`` of these, all held-out inputs
+            together make softness ``odds`` times as likely, and further training does not make up for the rise.
+        still_falls: whether the rise is that large, and the loss of one of the two networks falls by as much when it is
+            trained once more, so that they were compared too early.
 
     Example:
         >>> TrainingTrial("rotation", ("reflection",), 0.31, 0.02, True).cells()
         ('rotation', 'reflection', '0.310 ± 0.020', 'helps')
+        >>> TrainingTrial("rotation", (), 0.31, 0.02, False, still_falls=True).verdict
+        'train longer'
     """
 
     subgroup: str
@@ -51,11 +54,19 @@ class TrainingTrial:
     rise: float
     error: float
     helps: bool
+    still_falls: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """``"helps"``, ``"not needed"`` or ``"train longer"``."""
+        if self.still_falls:
+            return "train longer"
+        return "helps" if self.helps else "not needed"
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
-        found = f"{round(self.rise, 3) + 0.0:.3f} ± {self.error:.3f}"
-        return self.subgroup, ", ".join(self.hardened) or "–", found, "helps" if self.helps else "not needed"
+        rise = f"{round(self.rise, 3) + 0.0:.3f} ± {self.error:.3f}"
+        return self.subgroup, ", ".join(self.hardened) or "–", rise, self.verdict
 
 
 @dataclass(frozen=True)
@@ -64,8 +75,9 @@ class TrainingTrials(Report):
 
     Attributes:
         rows: the comparisons in their order.
-        trainings: how many networks were trained.
-        network: a copy of the network that is strict in all that needs no softness and was trained further.
+        trainings: how often a network was trained.
+        network: a copy of the network that is strict in all that needs no softness and was trained further. What has
+            to be trained longer stays soft in it.
 
     Example:
         >>> trial = TrainingTrial("rotation", (), 0.31, 0.02, True)
@@ -80,9 +92,9 @@ class TrainingTrials(Report):
     _header = ("softness in", "beside strict", "held-out loss rises by", "verdict")
 
     @property
-    def helps(self) -> dict[str, bool]:
-        """Whether softness in each subgroup helps, as was found last of it."""
-        return {row.subgroup: row.helps for row in self.rows}
+    def helps(self) -> dict[str, bool | None]:
+        """Subgroup → whether softness in it helps, as was found last; None where the networks must train longer."""
+        return {row.subgroup: None if row.still_falls else row.helps for row in self.rows}
 
 
 def which_softness_helps(
@@ -105,7 +117,11 @@ def which_softness_helps(
     to matter. The subgroup that is missed least becomes strict if it does not help, and the others are tried again
     beside it.
 
-    With k subgroups this takes at most 1 + k (k + 1) / 2 trainings. A few epochs are enough for a trained network. For
+    A network that still learns can seem to need any softness. So where softness would help, the two copies are trained
+    once more. The verdict is ``"train longer"`` if the loss of one of them falls by so much that the rise, less this
+    fall, would not help. Then train the network longer, or let ``train`` do more, and ask again.
+
+    With k subgroups this takes at most 3 + k (k + 1) / 2 trainings. A few epochs are enough for a trained network. For
     a network that is new ``train`` may be the whole training.
 
     In a process group each process decides alone, by its own losses, and waits for no other where ``train`` does not.
@@ -126,7 +142,8 @@ def which_softness_helps(
         verbose: whether a terminal shows a line before each training.
 
     Returns:
-        A :class:`TrainingTrials`: ``helps`` for each subgroup, and ``network``, strict in all that needs no softness.
+        A :class:`TrainingTrials`: ``helps`` for each subgroup (None: train longer), and ``network``, strict in all that
+        needs no softness.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -157,57 +174,120 @@ def which_softness_helps(
     layers = relaxed_layers(network).values()
     soft = ordered_subgroups(*(layer.relaxed_subgroups for layer in layers))
     wanted = check_subgroups(subgroups)
-    left = [name for name in soft if name in wanted]
-    if not left:
+    tried = [name for name in soft if name in wanted]
+    if not tried:
         raise ValueError(f"network must be soft in one of the subgroups, got layers soft in {soft or 'none'}")
     check_callable("train", train)
-    check_bool("verbose", verbose)
-    losses_of = _losses_function(losses)
-    check_positive("errors", errors)
-    if not check_positive("odds", odds) > 1:
-        raise ValueError(f"odds must be above 1, as 20 for 20 to 1, got {odds!r}")
+    rule = _Rule(check_positive("errors", errors), check_positive("odds", odds))
+    most = 3 + len(tried) * (len(tried) + 1) // 2
     check_integer("seed", seed, 0)
-    most = 1 + len(left) * (len(left) + 1) // 2
-    numbers = itertools.count(1)
-    devices = {parameter.device for parameter in network.parameters() if parameter.device.type == "cuda"}
+    check_bool("verbose", verbose)
+    modes = {name: module.training for name, module in network.named_modules()}
+    trainer = _Trainer(train, _losses_function(losses), seed, most, verbose, modes)
+    # What is strict from the start is strict in every trial.
+    relaxable = ordered_subgroups(*(layer.relaxable_subgroups for layer in layers))
+    hardened = tuple(name for name in relaxable if name not in soft)
+    rows: list[TrainingTrial] = []
+    reference = trainer.train(network)
+    while tried:
+        copies = {name: trainer.train(network, ordered_subgroups(hardened, (name,))) for name in tried}
+        trials = [rule.trial(name, hardened, reference, copies[name]) for name in tried]
+        needless = [row for row in trials if not row.helps]
+        if not needless:
+            rows = _settled(rows + trials, rule, trainer, reference, copies)
+            break
+        rows += trials
+        row = min(needless, key=lambda row: row.rise)
+        tried.remove(row.subgroup)
+        hardened = ordered_subgroups(hardened, (row.subgroup,))
+        reference = copies[row.subgroup]
+    return TrainingTrials(tuple(rows), trainer.trainings, reference.network)
 
-    def trained(hardened: tuple[str, ...]) -> tuple[nn.Module, Tensor]:
-        """Return a copy that is strict in some subgroups and was trained further, and its losses."""
-        strict = f", strict in {', '.join(hardened)}" if hardened else ""
-        say(f"which_softness_helps: training {next(numbers)} of at most {most}{strict}", verbose)
+
+@dataclass(frozen=True)
+class _Trained:
+    """A network that was trained further, the subgroups in which it is strict, and its losses."""
+
+    network: nn.Module
+    hardened: tuple[str, ...]
+    losses: Tensor
+
+
+@dataclass
+class _Trainer:
+    """Trains copies of networks alike, and counts how often."""
+
+    function: Callable[[nn.Module], object]
+    losses: Callable[[nn.Module], Tensor]
+    seed: int
+    most: int
+    verbose: bool
+    modes: dict[str, bool]
+    trainings: int = 0
+
+    def train_again(self, trained: _Trained) -> _Trained:
+        """Return a copy of a trained copy that was trained once more."""
+        return self.train(trained.network, trained.hardened, again=True)
+
+    def train(self, network: nn.Module, hardened: tuple[str, ...] = (), *, again: bool = False) -> _Trained:
+        """Return a copy that is strict in some subgroups and was trained further."""
+        self.trainings += 1
+        described = (f", strict in {', '.join(hardened)}" if hardened else "") + (", once more" if again else "")
+        say(f"which_softness_helps: training {self.trainings} of at most {self.most}{described}", self.verbose)
         copy = copy_network(network)
         for layer in relaxed_layers(copy).values() if hardened else ():
             layer.harden(*hardened)
-        with _seeded(seed, list(devices)), torch.enable_grad():
-            train(copy)
+        for name, module in copy.named_modules():
+            module.training = self.modes.get(name, module.training)  # a training may end in eval mode
+        devices = {parameter.device for parameter in network.parameters() if parameter.device.type == "cuda"}
+        with _seeded(self.seed, list(devices)), torch.enable_grad():
+            self.function(copy)
         with in_eval_mode(copy), torch.no_grad():
-            found = losses_of(copy)
-        if not isinstance(found, Tensor) or found.dim() != 1 or len(found) < 2:
-            raise TypeError(f"losses must return a tensor with the loss of each of two inputs or more, got {found!r}")
-        if not found.isfinite().all():
+            losses = self.losses(copy)
+        if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) < 2:
+            raise TypeError(f"losses must return a tensor with the loss of each of two inputs or more, got {losses!r}")
+        if not losses.isfinite().all():
             raise ValueError("losses must be finite: the further training may have diverged, try a lower learning rate")
-        return copy, found.detach().double().cpu()
+        return _Trained(copy, hardened, losses.detach().double().cpu())
 
-    rows: list[TrainingTrial] = []
-    # What is strict from the start is strict in every trial.
-    known = ordered_subgroups(*(layer.relaxable_subgroups for layer in layers))
-    hardened = tuple([name for name in known if name not in soft])
-    kept, before = trained(())
-    while left:
-        found = {name: trained(ordered_subgroups(hardened, (name,))) for name in left}
-        for name, (_, after) in found.items():
-            rises = after - before
-            rise, error = mean_and_error(rises)
-            helps = rise > max(errors * error, math.log(odds) / len(rises))
-            rows.append(TrainingTrial(name, hardened, rise, error, helps))
-        needless = [row for row in rows[-len(left) :] if not row.helps]
-        if not needless:
-            break
-        row = min(needless, key=lambda row: row.rise)
-        left.remove(row.subgroup)
-        hardened = ordered_subgroups(hardened, (row.subgroup,))
-        kept, before = found[row.subgroup]
-    return TrainingTrials(tuple(rows), 1 + len(rows), kept)
+
+@dataclass(frozen=True)
+class _Rule:
+    """The rule: a rise of the held-out loss has to be more than chance, and large enough to matter."""
+
+    errors: float
+    odds: float
+
+    def __post_init__(self) -> None:
+        if not self.odds > 1:
+            raise ValueError(f"odds must be above 1, as 20 for 20 to 1, got {self.odds!r}")
+
+    def trial(self, subgroup: str, hardened: tuple[str, ...], reference: _Trained, copy: _Trained) -> TrainingTrial:
+        """Return the row of a copy that is strict in one more subgroup than the reference."""
+        rise, error = mean_and_error(copy.losses - reference.losses)
+        return TrainingTrial(subgroup, hardened, rise, error, self._helps(rise, error, len(copy.losses)))
+
+    def falls_too_far(self, row: TrainingTrial, *pairs: tuple[_Trained, _Trained]) -> bool:
+        """Return True where another training of a copy lowers its losses by so much that a row may not help."""
+        falls = [mean_and_error(once.losses - twice.losses) for once, twice in pairs]
+        # A fall within its standard error is none.
+        fall = max(fall if fall > error else 0.0 for fall, error in falls)
+        return not self._helps(row.rise - fall, row.error, len(pairs[0][0].losses))
+
+    def _helps(self, rise: float, error: float, inputs: int) -> bool:
+        return rise > max(self.errors * error, math.log(self.odds) / inputs)
+
+
+def _settled(
+    rows: list[TrainingTrial], rule: _Rule, trainer: _Trainer, reference: _Trained, copies: dict[str, _Trained]
+) -> list[TrainingTrial]:
+    """Return the rows, those to train longer by what another training of the last copies says."""
+    pair = reference, trainer.train_again(reference)
+    last = {row.subgroup: row for row in rows}
+    early = {
+        name for name, copy in copies.items() if rule.falls_too_far(last[name], pair, (copy, trainer.train_again(copy)))
+    }
+    return [replace(row, helps=False, still_falls=True) if row.helps and row.subgroup in early else row for row in rows]
 
 
 def _losses_function(losses: Any) -> Callable[[nn.Module], Tensor]:
@@ -231,12 +311,12 @@ def _losses_function(losses: Any) -> Callable[[nn.Module], Tensor]:
 
 def _cross_entropy(images: Any, labels: Tensor, network: nn.Module) -> Tensor:
     """Return the cross entropy of each image, (batch,)."""
-    likelihood, found = Likelihood("categorical"), []
+    likelihood, losses = Likelihood("categorical"), []
     for arguments, some in zip(input_chunks(images, _CHUNK), labels.split(_CHUNK), strict=True):
         device = device_of(network)
         given = tuple(value.to(device) if hasattr(value, "to") else value for value in arguments)
-        found.append(likelihood.losses(output_of(network, given), some.to(device)))
-    return torch.cat(found)
+        losses.append(likelihood.losses(output_of(network, given), some.to(device)))
+    return torch.cat(losses)
 
 
 @contextlib.contextmanager

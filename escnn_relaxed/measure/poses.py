@@ -32,6 +32,8 @@ _VERDICTS = {
     (True, True): "soft: the labels need it",
     (False, False): "strict costs less than these images can show",
     (False, True): "soft is better on images like these; these data cannot say whether turned images keep their labels",
+    (True, None): "train longer: the network still learns",
+    (False, None): "train longer: the network still learns",
 }
 
 
@@ -82,7 +84,7 @@ class PoseReport(Report):
         """Whether the poses are equal, by subgroup."""
         return {row.subgroup: row.equal for row in self.rows}
 
-    def verdicts(self, helps: Mapping[str, bool]) -> dict[str, str]:
+    def verdicts(self, helps: Mapping[str, bool | None]) -> dict[str, str]:
         """Return in words what these poses, and softness that helps or is not needed, mean for each subgroup.
 
         A symmetry can be broken in two ways. The labels may need it: sixes and turned sixes are two classes. Or only
@@ -90,13 +92,14 @@ class PoseReport(Report):
         on rotated copies. No data of one pose can tell the two apart, and the verdict says so.
 
         Args:
-            helps: subgroup → whether softness helps, as :func:`~escnn_relaxed.learning.which_softness_helps` finds.
+            helps: subgroup → whether softness helps, as :func:`~escnn_relaxed.learning.which_softness_helps` finds,
+                None where it says to train longer.
 
         Returns:
             Subgroup → verdict, of the subgroups that both know.
 
         Raises:
-            TypeError: for what is no mapping to True and False.
+            TypeError: for what is no mapping to True, False and None.
             ValueError: where no subgroup is in both.
 
         Example:
@@ -104,8 +107,8 @@ class PoseReport(Report):
             {'rotation': 'soft: the labels need it'}
         """
         known = check_mapping("helps", helps, "what which_softness_helps(…).helps gave")
-        if not all(isinstance(value, bool) for value in known.values()):
-            raise TypeError(f"helps must say True or False of each subgroup, got {helps!r}")
+        if not all(isinstance(value, bool | None) for value in known.values()):
+            raise TypeError(f"helps must say True or False of each subgroup, or None to train longer, got {helps!r}")
         both = {name: _VERDICTS[equal, known[name]] for name, equal in self.equal.items() if name in known}
         if not both:
             raise ValueError(f"helps must have one of the subgroups {list(self.equal)}, got {list(known)}")
