@@ -145,8 +145,8 @@ class RelaxedLayer(KernelLayer):
                 return parts[mean]
             # L is a strict part and, orthogonal to it, g times a soft part.
             *others, gate = gates
-            square = torch.as_tensor(gate.value).square()
-            square = square.flatten(1).mean(1) if square.dim() > 1 else square
+            square = gate.value**2  # a number stays one, in full precision
+            square = square.flatten(1).mean(1) if isinstance(square, Tensor) and square.dim() > 1 else square
             of_all, strict = energies(mean, others), energies(ordered_subgroups(mean, gate.subgroups), others)
             (soft, total), (soft_after, total_after) = of_all, strict
             return square * (soft - soft_after) + soft_after, square * (total - total_after) + total_after

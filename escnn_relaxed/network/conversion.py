@@ -44,7 +44,8 @@ def relax_network(
     the trained kernel stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network`
     returns the kernel to the last bit (in double precision to 1e-7, because escnn samples its basis in single
     precision). A layer with hooks, parametrizations, or methods, parameters or buffers of a subclass is refused, since
-    these would be lost. A layer without a soft form, as ``R3IcoConv``, stays as it is, with a warning.
+    these would be lost; so is an attribute with the name of one of the relaxed layer's. A layer without a soft form, as
+    ``R3IcoConv``, stays as it is, with a warning.
 
     Args:
         network: any module. Names of modules stay, and so do layers that are soft already. Weights and biases that
