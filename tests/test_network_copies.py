@@ -84,3 +84,11 @@ def test_functions_that_hold_modules_are_warned_of(holds: str) -> None:
     with torch.no_grad():
         relaxed.first.weights.zero_()
     assert relative_error(answer(relaxed), answer(network)) == 0  # as the warning says
+
+
+@pytest.mark.parametrize("attribute", ["softness", "domain", "expands_itself"])
+def test_attribute_with_the_name_of_a_method_or_property_is_refused_by_name(attribute: str) -> None:
+    network = enn.SequentialModule(enn.R2Conv(C4, C4, 3))
+    setattr(network[0], attribute, 0.3)
+    with pytest.raises(ValueError, match=f"^0 has attributes that were set on it, {attribute}, and a RelaxedR2Conv"):
+        relax_network(network)

@@ -13,7 +13,7 @@ from small import EVERY_KERNEL, ROUGH, SOFT_PARTS, TORUS, build, soft_layer, sof
 from small_networks import EVERY_SOFT_LAYER, answer, features_of, layer_of, soft_weights
 from torch import nn
 
-from escnn_relaxed import RelaxedR2Conv, harden_network
+from escnn_relaxed import RelaxedR2Conv, gate_softness, harden_network
 from escnn_relaxed.continuous import SirenKernel
 from escnn_relaxed.layer.convolution import RelaxedConvolution
 
@@ -346,3 +346,11 @@ def test_kept_group_outside_of_the_sample_is_refused_or_right(keep: object) -> N
 def test_continuous_group_of_one_sample_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="samples"):
         RelaxedR2Conv(*small.types("SO(2)", "irreps -> irreps"), 3, samples=1)
+
+
+def test_softness_under_a_gate_of_a_number_is_exact_in_double_precision() -> None:
+    layer = soft_layer("C4", "regular -> regular")
+    softness, gate = layer.softness().item(), 0.3
+    with gate_softness(layer, gate):
+        gated = layer.softness().item()
+    assert gated == pytest.approx(gate**2 * softness / (1 - softness + gate**2 * softness), rel=1e-13)

@@ -49,7 +49,8 @@ def relax_network(
     the trained kernel stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network`
     returns the kernel to the last bit (in double precision to 1e-7, because escnn samples its basis in single
     precision). A layer with hooks, parametrizations, or methods, parameters or buffers of a subclass is refused, since
-    these would be lost. A layer without a soft form, as ``R3IcoConv``, stays as it is, with a warning.
+    these would be lost; so is an attribute with the name of one of the relaxed layer's. A layer without a soft form, as
+    ``R3IcoConv``, stays as it is, with a warning.
 
     Args:
         network: any module. Names of modules stay, and so do layers that are soft already. Weights and biases that
@@ -88,7 +89,11 @@ def relax_network(
         _check_plain(name or "network", layer)
     parameters = copied_parameters(picked.values(), freeze)
     relaxed = {id(layer): _relaxed(name or "network", layer, parameters, softening) for name, layer in picked.items()}
-    attributes = [(relaxed[id(layer)], _own_attributes(layer)) for layer in picked.values()]
+    attributes = []
+    for name, layer in picked.items():
+        own = _own_attributes(layer)
+        _check_names(name or "network", own, type(relaxed[id(layer)]))
+        attributes.append((relaxed[id(layer)], own))
     return copy_network(network, {**relaxed, **parameters}, attributes)
 
 
@@ -177,6 +182,15 @@ _OF_BUILT |= {"_maximum_frequency", "_reversed_padding_repeated_twice", *vars(nn
 def _own_attributes(layer: nn.Module) -> dict[str, Any]:
     """Return what a user has set on a layer besides tensors, modules and methods: a number or a name, for instance."""
     return {name: value for name, value in vars(layer).items() if name not in _OF_BUILT | _OF_ESCNN}
+
+
+def _check_names(name: str, attributes: Mapping[str, Any], kind: type[nn.Module]) -> None:
+    """Refuse attributes of a user's that would hide, or be hidden by, what the class of a relaxed layer has."""
+    if taken := sorted(attribute for attribute in attributes if hasattr(kind, attribute)):
+        raise ValueError(
+            f"{name} has attributes that were set on it, {', '.join(taken)}, and a {kind.__name__} has others with "
+            f"these names: rename them, or leave the layer out by `where`"
+        )
 
 
 def _check_plain(name: str, module: StrictLayer) -> None:
