@@ -16,13 +16,13 @@ from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..checks import check_bool, check_callable, check_choice, check_integer
+from ..checks import check_bool, check_callable, check_integer, warn_once
 from ..measure.forward_probe import Output
 from ..measure.measured_network import Data, Shifts
 from ..measure.summary import relaxation_scalars
 from ..network.relaxed_layers import first_input, input_chunks, relaxed_layers
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
-from .likelihoods import LIKELIHOODS
+from .likelihoods import IGNORE_INDEX, Likelihood
 from .soft_gradients import soft_groups
 
 __all__ = ["LearnSoftness", "LogSoftness"]
@@ -53,7 +53,10 @@ class LearnSoftness(Callback):
         output: from what ``forward`` returns to the tensor of the likelihood, where it returns a dict or a tuple:
             ``lambda returned: returned["logits"]``.
         from_batch: from a training batch to (inputs, targets). Inputs are images, or a tuple of all arguments of
-            ``forward``, images first. Targets are those of an update: of a regression, else None will do.
+            ``forward``, images first. Targets are those of an update: of a regression, or classes where some are
+            ``ignore_index``, else None will do.
+        ignore_index: the class of outputs that the loss leaves out, as of ``cross_entropy``. Updates then need the
+            classes, by default the tensor that follows the images.
 
     Attributes:
         evidence: that of the run, from the end of the first epoch with an update on, for ``evidence.table()`` and
@@ -78,10 +81,13 @@ class LearnSoftness(Callback):
         decoupled: bool = False,
         output: Output = None,
         from_batch: Callable[[Any], tuple[Any, Tensor | None]] | None = None,
+        ignore_index: int | None = None,
     ) -> None:
         super().__init__()
         self._decoupled = check_bool("decoupled", decoupled)
-        self._likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)
+        self._ignore_index = IGNORE_INDEX if ignore_index is None else ignore_index
+        self._likelihood = Likelihood(likelihood, self._ignore_index).name
+        self._needs_targets = likelihood == "gaussian" or ignore_index is not None
         self._first_epoch = check_integer("first_epoch", first_epoch, 0)
         self._wanted = check_integer("inputs", inputs, FEWEST_INPUTS)
         for name, function in (("output", output), ("from_batch", from_batch)):
@@ -171,7 +177,8 @@ class LearnSoftness(Callback):
         self._restored = dict(state_dict)
 
     def _evidence(self, module: LightningModule, observations: int) -> SoftnessEvidence:
-        return SoftnessEvidence(module, observations, self._likelihood, output=self._output)
+        given = {"output": self._output, "ignore_index": self._ignore_index}
+        return SoftnessEvidence(module, observations, self._likelihood, **given)
 
     def _restore(self, module: LightningModule) -> None:
         """Make the evidence of a checkpoint once there are soft weights that learn."""
@@ -182,7 +189,7 @@ class LearnSoftness(Callback):
             self._restored = {}
 
     def _part_of(self, batch: Any) -> Part:
-        """Return the arguments of the network for a batch, and the targets of a regression."""
+        """Return the arguments of the network for a batch, and the targets where updates need them."""
         if self._from_batch is not None:
             found = self._from_batch(batch)
             if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], (Tensor, type(None))):
@@ -194,11 +201,27 @@ class LearnSoftness(Callback):
             first = next((number for number, tensor in enumerate(tensors) if _is_image(tensor)), None)
             if first is None:
                 raise ValueError("LearnSoftness: a training batch has no floating-point tensor (batch, C, H, W)")
-            # Updates of other likelihoods need none, and what follows may be anything.
-            following = tensors[first + 1 : first + 2] if self._likelihood == "gaussian" else []
-            inputs, targets = tensors[first], (following[0] if following else None)
+            # Where updates need none, what follows may be anything.
+            following = tensors[first + 1 : first + 2]
+            inputs, targets = tensors[first], (following[0] if following and self._needs_targets else None)
+            if not self._needs_targets and self._likelihood == "categorical":
+                self._notice_void(following)
+        if self._needs_targets and targets is None and self._likelihood == "categorical":
+            raise ValueError(
+                f"LearnSoftness: updates need classes where ignore_index={self._ignore_index}, the tensor after the "
+                "images, or those that from_batch gives"
+            )
         arguments = inputs if isinstance(inputs, tuple) else (inputs,)
         return tuple(map(_detached, arguments)), _detached(targets)
+
+    def _notice_void(self, following: Sequence[Tensor]) -> None:
+        """Warn of what is likely a class that the loss leaves out, since each output would count."""
+        is_known = self.evidence is not None or len(self._parts) > 0
+        if not is_known and any(not of.is_floating_point() and bool((of == IGNORE_INDEX).any()) for of in following):
+            warn_once(
+                f"LearnSoftness: the tensor after the images has {IGNORE_INDEX}, which cross_entropy leaves out, and "
+                f"the evidence counts all outputs: give ignore_index={IGNORE_INDEX}"
+            )
 
     def _notice_size(self, trainer: Trainer, module: LightningModule, size: int) -> None:
         """Take from the first batch what it says of the number of images: too few, or others than in the last fit."""
