@@ -29,6 +29,7 @@ QUARTER = math.pi / 2
         ([QUARTER], ValueError, "angles must be in degrees, got 1.57.*, which is 90° in radians"),
         ([-2 * QUARTER], ValueError, "angles must be in degrees, got -3.14.*, which is -180° in radians"),
         ([torch.tensor(QUARTER / 4).item()], ValueError, "angles must be in degrees, got 0.39.*, which is 22.5° in"),
+        *(([typed], ValueError, f"got {typed}, which is .*° in radians") for typed in (1.5708, 3.1416, 0.7854)),
         # Of the elements that it is not, those beside it.
         ([100], ValueError, "holds no rotation 100°: the nearest are rotation 90° and rotation 180°; take its own"),
         ([-10], ValueError, "holds no rotation 350°: the nearest are rotation 0° and rotation 270°; take its own"),
