@@ -14,10 +14,20 @@ from evidence_networks import Classifier, images
 from torch import Tensor, distributed, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
 from escnn_relaxed.learning import TrainingTrials, which_softness_helps
+from escnn_relaxed.learning.likelihoods import Likelihood
 from escnn_relaxed.measure import pose_test, poses
 from escnn_relaxed.measure.poses import _small
 from escnn_relaxed.network.relaxed_layers import relaxed_layers
@@ -147,6 +157,26 @@ def test_poses_of_a_loader_are_those_of_its_images(monkeypatch: pytest.MonkeyPat
     assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(ValueError, match="sources must be in the order of the images"):
         pose_test(loader_of(given, shuffle=True), D4, sources=sources)
+
+
+@pytest.mark.parametrize("kind", ["subset", "weighted", "batches", "distributed"])
+def test_sources_beside_a_loader_that_draws_its_images_are_refused(kind: str) -> None:
+    given, sources = TensorDataset(torch.randn(60, 1, 8, 8)), torch.arange(60)
+    arguments: dict[str, Any] = {
+        "subset": {"sampler": SubsetRandomSampler(range(60))},
+        "weighted": {"sampler": WeightedRandomSampler([1.0] * 60, 60)},
+        "batches": {"batch_sampler": BatchSampler(RandomSampler(given), 10, drop_last=False)},
+        "distributed": {"sampler": DistributedSampler(given, num_replicas=1, rank=0)},
+    }
+    with pytest.raises(ValueError, match="sources must be in the order of the images"):
+        pose_test(DataLoader(given, **arguments[kind]), D4, sources=sources)
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int32])
+def test_classes_of_other_integers_are_those_classes(kind: torch.dtype) -> None:
+    likelihood, output = Likelihood("categorical", 255), torch.randn(4, 3, 2, 2, dtype=torch.float64)
+    targets = torch.tensor([0, 1, 2, 255]).view(4, 1, 1).expand(4, 2, 2)
+    assert torch.equal(likelihood.losses(output, targets.to(kind)), likelihood.losses(output, targets))
 
 
 class Named(Dataset):

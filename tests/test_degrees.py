@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from escnn_relaxed import equivariance_error, robustness_report
 from escnn_relaxed.measure import symmetry_profile
+from escnn_relaxed.measure.measured_network import _radians
 
 LAYER = soft_regular_layer()
 QUARTER = math.pi / 2
@@ -29,6 +30,7 @@ QUARTER = math.pi / 2
         ([QUARTER], ValueError, "angles must be in degrees, got 1.57.*, which is 90° in radians"),
         ([-2 * QUARTER], ValueError, "angles must be in degrees, got -3.14.*, which is -180° in radians"),
         ([torch.tensor(QUARTER / 4).item()], ValueError, "angles must be in degrees, got 0.39.*, which is 22.5° in"),
+        *(([typed], ValueError, f"got {typed}, which is .*° in radians") for typed in (1.5708, 3.1416, 0.7854)),
         # Of the elements that it is not, those beside it.
         ([100], ValueError, "holds no rotation 100°: the nearest are rotation 90° and rotation 180°; take its own"),
         ([-10], ValueError, "holds no rotation 350°: the nearest are rotation 0° and rotation 270°; take its own"),
@@ -69,3 +71,8 @@ def test_angles_and_what_reports_say_of_them_are_degrees() -> None:
     assert [row.kind == "exact" for row in report.rows[7:]] == [True, *[False] * 4, True, False, True]
     profile = symmetry_profile(build(*[small.field_type("D4", "regular")] * 2))
     assert sorted(row.angle for row in profile.rows) == [0, 90, 90, 180, 180, 270, 270]
+
+
+def test_degrees_beyond_a_turn_in_radians_are_degrees() -> None:
+    """Though they are near a multiple of 2.5° in radians."""
+    assert _radians(329.3) == math.radians(329.3)

@@ -465,7 +465,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"input_size": 5, "layer": "body"}, "layer must be .* got 'body'; there are"),
     ({"module": PLAIN, "input_size": 5, "layer": "unused"}, "layer: 'unused' is not called"),
     ({"module": PLAIN, "input_size": 5}, "out_type: the output is a plain"),
-    ({"module": Pair(), "input_size": 5, "in_type": LAYER.in_type}, "'' returns a tuple: pick a tensor of it by"),
+    (
+        {"module": Pair(), "input_size": 5, "in_type": LAYER.in_type},
+        "the network returns a tuple: pick a tensor of it by",
+    ),
     ({"input_size": 5, "output": lambda answer: ""}, "output: .* output gives a str$"),
     ({"input_size": 5, "elements": [small.gspace("C8").fibergroup.element(1)]}, "elements must be of C4"),
     ({"input_size": 5, "angles": [17.19]}, "fields of the input are of .* which holds no rotation 17.19°"),

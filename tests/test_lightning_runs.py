@@ -345,18 +345,40 @@ class Strict(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=1e-2)
 
 
-def test_classes_that_the_loss_leaves_out_count_in_no_update() -> None:
-    """Half of the labels are void: their images weigh nothing, as if they were not there."""
-    labels = data().tensors[1]
-    labels[::2] = 7
-    gamma = {}
-    for ignored in (None, 7):
-        module, callback = Classifier(), LearnSoftness("categorical", ignore_index=ignored)
-        module.loss = lambda batch, module=module: nn.functional.cross_entropy(
-            module(batch[0]), batch[1], ignore_index=7
-        )
-        trainer(callback).fit(module, loader(labels))
-        gamma[ignored] = sum(row.determined for row in callback.evidence.table())
-    assert 0 < gamma[7] < gamma[None]
-    with pytest.raises(TypeError, match="ignore_index"):
-        LearnSoftness("categorical", ignore_index="7")
+class Pixels(Classifier):
+    """Classes of pixels, of which many are void."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network(self.network.in_type(images)).tensor[:, :2]
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(self(batch[0]), batch[1], ignore_index=self.void)
+
+
+@pytest.mark.parametrize("void", [-100, 255])
+def test_void_pixels_of_the_training_batches_count_nowhere(void: int) -> None:
+    labels = torch.arange(2).repeat(IMAGES * 13)[: IMAGES * 25].view(IMAGES, 5, 5)
+    labels = labels.masked_fill(torch.rand(labels.shape, generator=torch.Generator().manual_seed(0)) < 0.8, void)
+    module, callback = Pixels(), LearnSoftness("categorical", ignore_index=void)
+    module.void = void
+    trainer(callback, max_epochs=3).fit(module, loader(labels))
+    by_hand = SoftnessEvidence(module, IMAGES, ignore_index=void)
+    by_hand.update(data().tensors[0], labels)
+    found = [(row.precision, row.determined) for row in callback.evidence.table()]
+    assert found == [(row.precision, row.determined) for row in by_hand.table()]
+    assert callback.evidence.penalty() == by_hand.penalty() > 0
+
+
+def test_classes_that_a_loss_leaves_out_are_never_counted_without_a_word() -> None:
+    labels = torch.full((IMAGES, 5, 5), -100)
+    module = Pixels()
+    module.void = -100
+    with pytest.warns(UserWarning, match="has -100, which cross_entropy leaves out.*give ignore_index=-100"):
+        trainer(LearnSoftness("categorical"), max_epochs=1).fit(module, loader(labels))
+    alone = DataLoader(TensorDataset(data().tensors[0]), batch_size=BATCH)
+    with pytest.raises(ValueError, match="updates need classes where ignore_index=255, the tensor after the images"):
+        trainer(LearnSoftness("categorical", ignore_index=255)).fit(Pixels(), alone)
+    with pytest.raises(ValueError, match="ignore_index must be -100 where likelihood='binary'"):
+        LearnSoftness("binary", ignore_index=255)
+    with pytest.raises(ValueError, match="targets must be given where ignore_index=255: they say which outputs count"):
+        SoftnessEvidence(module, IMAGES, ignore_index=255).update(data().tensors[0])

@@ -27,6 +27,15 @@ def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poses, "_STEPS", 40)
 
 
+def test_poses_are_tested_in_inference_mode_too() -> None:
+    images = sevens(60)
+    expected = pose_test(images, D4)
+    with torch.inference_mode():
+        assert pose_test(images, D4) == expected
+    with torch.no_grad():
+        assert pose_test(images, D4) == expected
+
+
 def sevens(count: int = 200) -> Tensor:
     """Noise with a bar on top and one on the right: neither turns nor mirrors keep it."""
     images = torch.randn(count, 1, 8, 8)

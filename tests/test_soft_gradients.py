@@ -24,7 +24,7 @@ from escnn_relaxed import ContinuousKernel, RelaxedLinear, RelaxedR2Conv, Relaxe
 from escnn_relaxed.kernel.tied import TiedKernel
 from escnn_relaxed.layer import input_gradients
 from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
-from escnn_relaxed.learning.soft_gradients import gradients, input_chunks
+from escnn_relaxed.learning.soft_gradients import _check_complete, gradients, input_chunks
 
 EVERYWHERE = {"rotation": 0.25, "translation": (0.3, 0.5)}
 IN_D4 = {"rotation": 0.25, "reflection": 0.3}
@@ -288,3 +288,13 @@ def test_networks_that_know_nothing_of_it_are_taken_apart(name: str) -> None:
         partial(RelaxedR2Conv, initial_softness=0.1), partial(RelaxedR2ConvTransposed, initial_softness=0.1)
     )
     assert_as_one_by_one(network, drop_in_networks.images(name), tolerance=SINGLE_REORDERED)
+
+
+@pytest.mark.parametrize(("missed", "is_refused"), [(1e-9, False), (1e-6, True)])
+def test_what_is_missed_counts_beside_the_gradients_of_all_weights(missed: float, is_refused: bool) -> None:
+    floats = {"dtype": torch.float64}
+    wholes = [torch.ones(1, **floats), torch.zeros(1, **floats)]
+    rows = [torch.ones(1, 1, **floats), torch.full((1, 1), missed, **floats)]
+    refused = pytest.raises(ValueError, match="depends on soft weights in other ways") if is_refused else nullcontext()
+    with refused:
+        _check_complete(wholes, rows, [1.0, 0.0])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..measure.forward_probe import Output
 from ..network.relaxed_layers import first_input, in_eval_mode, input_chunks
-from .likelihoods import Likelihood
+from .likelihoods import IGNORE_INDEX, Likelihood
 from .posterior import fisher_rows
 from .soft_gradients import SoftWeights, check_arguments, gradients, output_of, taken
 
@@ -35,7 +35,7 @@ class Batch:
 
         Raises:
             TypeError: for an argument of the wrong type.
-            ValueError: for another number of inputs or targets, and for a regression without targets.
+            ValueError: for another number of inputs or targets, and for none where the likelihood needs them.
         """
         count = len(first_input(self.inputs))
         if not fewest <= count <= most:
@@ -45,6 +45,10 @@ class Batch:
             _check_targets(self.targets, count)
         elif likelihood.name == "gaussian":
             raise ValueError("targets must be given where likelihood='gaussian': they say how large the noise is")
+        elif likelihood.ignore_index != IGNORE_INDEX:
+            raise ValueError(
+                f"targets must be given where ignore_index={likelihood.ignore_index}: they say which outputs count"
+            )
 
     def losses(self, likelihood: Likelihood) -> Tensor:
         """Return the negative log likelihood of each input, (batch,)."""

@@ -16,14 +16,14 @@ from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..checks import check_bool, check_callable, check_choice, check_integer
+from ..checks import check_bool, check_callable, check_integer, warn_once
 from ..measure.forward_probe import Output
 from ..measure.measured_network import Data, Shifts
 from ..measure.summary import relaxation_scalars
 from ..network.relaxed_layers import first_input, input_chunks, relaxed_layers
 from .annealing_callback import AnnealSoftness
 from .evidence import FEWEST_INPUTS, SoftnessEvidence
-from .likelihoods import LIKELIHOODS, Likelihood
+from .likelihoods import IGNORE_INDEX, Likelihood
 from .prior import Prior, check_prior
 from .soft_gradients import soft_groups
 
@@ -55,10 +55,10 @@ class LearnSoftness(Callback):
         output: from what ``forward`` returns to the tensor of the likelihood, where it returns a dict or a tuple:
             ``lambda returned: returned["logits"]``.
         from_batch: from a training batch to (inputs, targets). Inputs are images, or a tuple of all arguments of
-            ``forward``, images first. Targets are those of an update: of a regression or with ``ignore_index``, else
-            None will do.
-        ignore_index: the class that the loss leaves out, as of :class:`~escnn_relaxed.SoftnessEvidence`. Updates then
-            take the targets.
+            ``forward``, images first. Targets are those of an update: of a regression, or classes where some are
+            ``ignore_index``, else None will do.
+        ignore_index: the class of outputs that the loss leaves out, as of ``cross_entropy``. Updates then need the
+            classes, by default the tensor that follows the images.
         prior: of the soft weights, as of ``SoftnessEvidence``.
 
     Attributes:
@@ -90,15 +90,15 @@ class LearnSoftness(Callback):
         super().__init__()
         self._prior = check_prior(prior)
         self._decoupled = check_bool("decoupled", decoupled)
-        self._likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)
+        self._ignore_index = IGNORE_INDEX if ignore_index is None else ignore_index
+        self._likelihood = Likelihood(likelihood, self._ignore_index).name
+        self._needs_targets = likelihood == "gaussian" or ignore_index is not None
         self._first_epoch = check_integer("first_epoch", first_epoch, 0)
         self._wanted = check_integer("inputs", inputs, FEWEST_INPUTS)
         for name, function in (("output", output), ("from_batch", from_batch)):
             if function is not None:
                 check_callable(name, function)
-        self._output, self._from_batch, self._ignore_index = output, from_batch, ignore_index
-        if ignore_index is not None:
-            Likelihood(likelihood, ignore_index)  # refuses what it cannot be
+        self._output, self._from_batch = output, from_batch
         # The state of a checkpoint, until soft weights learn that it is of.
         self._restored: dict[str, Any] = {}
         # Images of this epoch, also those before a run was resumed inside it.
@@ -182,10 +182,8 @@ class LearnSoftness(Callback):
         self._restored = dict(state_dict)
 
     def _evidence(self, module: LightningModule, observations: int) -> SoftnessEvidence:
-        options: dict[str, Any] = {"output": self._output, "prior": self._prior}
-        if self._ignore_index is not None:
-            options["ignore_index"] = self._ignore_index
-        return SoftnessEvidence(module, observations, self._likelihood, **options)
+        given: dict[str, Any] = {"output": self._output, "ignore_index": self._ignore_index, "prior": self._prior}
+        return SoftnessEvidence(module, observations, self._likelihood, **given)
 
     def _restore(self, module: LightningModule) -> None:
         """Make the evidence of a checkpoint once there are soft weights that learn."""
@@ -196,7 +194,7 @@ class LearnSoftness(Callback):
             self._restored = {}
 
     def _pair_of(self, batch: Any) -> Pair:
-        """Return the arguments of the network for a batch, and the targets of a regression."""
+        """Return the arguments of the network for a batch, and the targets where updates need them."""
         if self._from_batch is not None:
             returned = self._from_batch(batch)
             if (
@@ -212,12 +210,27 @@ class LearnSoftness(Callback):
             first = next((number for number, tensor in enumerate(tensors) if _is_image(tensor)), None)
             if first is None:
                 raise ValueError("LearnSoftness: a training batch has no floating-point tensor (batch, C, H, W)")
-            # Updates of other likelihoods need none, and what follows may be anything.
-            needs_targets = self._likelihood == "gaussian" or self._ignore_index is not None
-            following = tensors[first + 1 : first + 2] if needs_targets else []
-            inputs, targets = tensors[first], (following[0] if following else None)
+            # Where updates need none, what follows may be anything.
+            following = tensors[first + 1 : first + 2]
+            inputs, targets = tensors[first], (following[0] if following and self._needs_targets else None)
+            if not self._needs_targets and self._likelihood == "categorical":
+                self._notice_void(following)
+        if self._needs_targets and targets is None and self._likelihood == "categorical":
+            raise ValueError(
+                f"LearnSoftness: updates need classes where ignore_index={self._ignore_index}, the tensor after the "
+                "images, or those that from_batch gives"
+            )
         arguments = inputs if isinstance(inputs, tuple) else (inputs,)
         return tuple(map(_detached, arguments)), _detached(targets)
+
+    def _notice_void(self, following: Sequence[Tensor]) -> None:
+        """Warn of what is likely a class that the loss leaves out, since each output would count."""
+        is_known = self.evidence is not None or len(self._pairs) > 0
+        if not is_known and any(not of.is_floating_point() and bool((of == IGNORE_INDEX).any()) for of in following):
+            warn_once(
+                f"LearnSoftness: the tensor after the images has {IGNORE_INDEX}, which cross_entropy leaves out, and "
+                f"the evidence counts all outputs: give ignore_index={IGNORE_INDEX}"
+            )
 
     def _notice_size(self, trainer: Trainer, module: LightningModule, size: int) -> None:
         """Take from the first batch what it says of the number of images: too few, or others than in the last fit."""

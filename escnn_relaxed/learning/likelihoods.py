@@ -124,7 +124,8 @@ class Likelihood:
         if targets.shape != wanted:
             kind = "classes" if is_whole else "chances of classes"
             raise ValueError(f"targets must be {kind} of shape {wanted}, got {tuple(targets.shape)}")
-        targets = targets.to(output.device)
+        # torch's loss takes no other integers.
+        targets = targets.to(output.device, torch.long if is_whole else targets.dtype)
         if is_whole:
             others = targets[targets != self.ignore_index]
             if len(others) and not 0 <= int(others.min()) <= int(others.max()) < output.shape[1]:

@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 import torch
 from escnn.nn import GeometricTensor
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from ..network.relaxed_layers import first_input, input_chunks, tensor_of
 
 Batches: TypeAlias = "DataLoader[Any]"
+_RANDOM = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 
 def labelled_chunks(
@@ -51,7 +52,10 @@ def _pairs(names: tuple[str, str], loader: Batches, labels: Any) -> Iterator[tup
 
 def in_order(name: str, loader: Batches) -> None:
     """Raise for a loader that shuffles, where something else is given in the order of its images."""
-    if isinstance(loader.sampler, RandomSampler):
+    # A loader with a batch sampler of its own has a sequential one that it does not use.
+    samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+    is_shuffled = any(isinstance(sampler, _RANDOM) or getattr(sampler, "shuffle", False) for sampler in samplers)
+    if is_shuffled:
         raise ValueError(f"{name} must be in the order of the images: the DataLoader must have shuffle=False")
 
 

@@ -81,7 +81,8 @@ def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTenso
     picked = returned if output is None else output(returned)
     if isinstance(picked, (Tensor, GeometricTensor)):
         return picked
-    source = f"{name!r} returns" if output is None else "output gives"
+    module = repr(name) if name else "the network"
+    source = f"{module} returns" if output is None else "output gives"
     hint = ": pick a tensor of it by output=lambda returned: …" if output is None else ""
     raise TypeError(f"output: it must be a tensor or a GeometricTensor, {source} a {type(picked).__name__}{hint}")
 

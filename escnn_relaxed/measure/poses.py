@@ -115,6 +115,8 @@ class PoseReport(Report):
         return both
 
 
+# It trains, wherever it is called.
+@torch.inference_mode(mode=False)
 def pose_test(
     images: Tensor | Batches,
     gspace: GSpace,
