@@ -34,6 +34,7 @@ REPORT = EquivarianceReport("", (ErrorRow("rotation 90°", "rotation", 90.0, "ex
 
 TURN = measure.RobustnessRow("rotation 90°", "rotation", 90.0, "exact", 0.5, 0.5, 0.1, 1.0)
 ROBUSTNESS = measure.RobustnessReport(1.0, 2, (TURN,))
+SWEEP = measure.SoftnessSweep((measure.SweepRow(0.0, 0.5, 0.4, 0.3, ROBUSTNESS),))
 
 
 def images() -> torch.Tensor:
@@ -43,6 +44,15 @@ def images() -> torch.Tensor:
 class Classes(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return images.mean(dim=(2, 3))
+
+
+class SoftClasses(Classes):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = soft_regular_layer().eval()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.layer(FIELDS(images)).tensor)
 
 
 FEATURES = gspaces.no_base_space(gspaces.rot2dOnR2(4).fibergroup).type(gspaces.rot2dOnR2(4).regular_repr)
@@ -65,7 +75,9 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.to_escnn: {"network": escnn_relaxed.harden_network(NETWORK)},
     escnn_relaxed.SoftnessEvidence: {"network": NETWORK, "observations": 100},
     escnn_relaxed.frequency_penalty: {"network": NETWORK},
+    escnn_relaxed.gate_softness: {"network": NETWORK, "gate": 0.5},
     escnn_relaxed.parameter_groups: {"network": NETWORK},
+    learning.annealed_gate: {"progress": 0.5},
     learning.GammaPrior: {},
     learning.share_domain_frequency: {"network": NETWORK},
     learning.which_softness_helps: {
@@ -83,12 +95,20 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
         "labels": torch.zeros(2, dtype=torch.long),
         "in_type": FIELDS,
     },
+    measure.softness_sweep: {
+        "network": SoftClasses(),
+        "data": images(),
+        "labels": torch.zeros(2, dtype=torch.long),
+        "gates": (0.0, 1.0),
+        "in_type": FIELDS,
+    },
     measure.pose_test: {"images": torch.rand(40, 1, 8, 8), "gspace": gspaces.flip2dOnR2()},
     measure.relaxation_scalars: {"network": NETWORK, "data": images()},
     plots.plot_equivariance_error: {"reports": REPORT},
     plots.plot_filter_over_positions: {"layer": soft_regular_layer(), "size": 7, "positions": 2},
     plots.plot_filters_over_rotations: {"layers": soft_regular_layer()},
     plots.plot_robustness: {"reports": ROBUSTNESS},
+    plots.plot_softness_sweep: {"sweeps": SWEEP},
     plots.plot_softness: {"history": [{"softness/conv": 0.1}]},
     plots.plot_symmetry_profile: {"profiles": measure.symmetry_profile(NETWORK)},
 }
@@ -101,7 +121,7 @@ METHODS: dict[Callable[..., Any], dict[str, Any]] = {POSES.verdicts: {"helps": {
 RESULTS = ("EquivarianceReport", "ErrorRow")
 RESULTS += ("EvidenceRow", "EvidenceTable", "HardeningReport", "HardeningTrial", "LayerSummary", "RelaxationSummary")
 RESULTS += ("LearnedGroup", "Prior", "TrainingTrial", "TrainingTrials", "PoseReport", "PoseRow")
-RESULTS += ("ProfileRow", "SymmetryProfile", "RobustnessReport", "RobustnessRow")
+RESULTS += ("SoftnessSweep", "SweepRow", "ProfileRow", "SymmetryProfile", "RobustnessReport", "RobustnessRow")
 
 BAD: dict[str, Any] = {
     **{"None": None, "word": "wrong", "no word": "", "bytes": b"1", "True": True, "complex": 1j},
@@ -133,6 +153,7 @@ CALLED |= {("which_softness_helps", name) for name in ("train", "losses")}
 for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed", "RelaxedR3Conv", "RelaxedR3ConvTransposed"):
     CALLED |= {(_layer, "basis_filter"), (_layer, "frequencies_cutoff"), (_layer, "kernel")}
 CALLED |= {(name, "output") for name in ("assert_equivariant", "equivariance_error", "robustness_report")}
+CALLED.add(("annealed_gate", "schedule"))
 
 # Bad values that end otherwise, and why.
 NO_FIELDS = "it is the argument in_type that is missing"

@@ -51,11 +51,8 @@ def _has_large_banks(call: LayerCall, count: int) -> bool:
 def _modulated(call: LayerCall, own: dict[str, nn.Parameter]) -> ModulatedKernel | None:
     """Return the kernel as factors, if the parameters change the layer through these alone."""
     layer, soft = call.layer, set(map(id, call.layer.soft_parameters()))
-    if (
-        type(layer).forward is not RelaxedLayer.forward
-        or layer.expands_itself
-        or not soft >= set(map(id, own.values()))
-    ):
+    is_other = type(layer).forward is not RelaxedLayer.forward or layer.expands_itself or layer.gates
+    if is_other or not soft >= set(map(id, own.values())):
         return None
     size = layer.geometry.output_size(*image_size(call.features))
     return layer.kernel.modulated(layer.weights, size, layer.hardened)

@@ -56,8 +56,13 @@ def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str,
     if found:
         errors.append(f"the state of {prefix.rstrip('.') or 'this layer'!r} does not fit: {'; '.join(found)}")
     flags = state.pop(prefix + _HARDENED, None)
+    if flags is not None and flags.shape != (len(SUBGROUPS),):
+        errors.append(
+            f"{prefix}{_HARDENED} must have a flag for each of {list(SUBGROUPS)}, got a tensor of shape "
+            f"{tuple(flags.shape)}"
+        )
     # A layer stays as it is where a state is refused.
-    if flags is not None and not found:
+    elif flags is not None and not found:
         layer.hardened = tuple(name for name, flag in zip(SUBGROUPS, flags, strict=True) if flag)
     elif not found and all(prefix + key in state for key in layer.state_dict() if key != _HARDENED):
         # A part of a state, and one of R2Conv, say nothing of what is hardened.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -97,6 +98,8 @@ class TrainingTrials(Report):
         return {row.subgroup: None if row.still_falls else row.helps for row in self.rows}
 
 
+# It trains, wherever it is called.
+@torch.inference_mode(mode=False)
 def which_softness_helps(
     network: nn.Module,
     train: Callable[[nn.Module], object],
@@ -245,7 +248,11 @@ class _Trainer:
         with in_eval_mode(copy), torch.no_grad():
             losses = self.losses(copy)
         if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) < 2:
-            raise TypeError(f"losses must return a tensor with the loss of each of two inputs or more, got {losses!r}")
+            returned = reprlib.repr(losses) if isinstance(losses, (list, tuple)) else type(losses).__name__
+            shape = f" of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else ""
+            raise TypeError(
+                f"losses must return a tensor with the loss of each of two inputs or more, got {returned}{shape}"
+            )
         if not losses.isfinite().all():
             raise ValueError("losses must be finite: the further training may have diverged, try a lower learning rate")
         return _Trained(copy, hardened, losses.detach().double().cpu())

@@ -66,7 +66,7 @@ class SoftnessSweep(Report):
 
 def softness_sweep(
     network: nn.Module,
-    images: Data | Batches,
+    data: Data | Batches,
     labels: Tensor | None = None,
     *subgroups: str,
     gates: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
@@ -81,7 +81,7 @@ def softness_sweep(
 
     Args:
         network: a classifier with relaxed layers, left as it was.
-        images: as ``data`` of :func:`~escnn_relaxed.robustness_report`.
+        data: images, as of :func:`~escnn_relaxed.robustness_report`.
         labels: the class of each image; left out with a DataLoader.
         *subgroups: only the softness in these is gated; by default all.
         gates: the values of g; 1 is the network as it is, and 0 its nearest strict network.
@@ -110,7 +110,7 @@ def softness_sweep(
     rows = []
     for gate in wanted:
         with gate_softness(network, gate, *subgroups):
-            report = robustness_report(network, images, labels, **measuring)
+            report = robustness_report(network, data, labels, **measuring)
         found = [row.accuracy for row in report.rows]
         if not found:
             raise ValueError("softness_sweep has nothing to measure: name elements, angles or shifts")
