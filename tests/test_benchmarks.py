@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.shared.run_log import Log
-from benchmarks.symmetry import bodies, discovery, forecasts, report, runs, training, turns
+from benchmarks.shared import turns
+from benchmarks.symmetry import bodies, discovery, forecasts, report, runs, training
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.results import grouped, read, rows_of
 from benchmarks.symmetry.runs import CHOOSING_SEED, Place

@@ -18,7 +18,7 @@ from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.networks import equal_widths, parameters
 from benchmarks.symmetry.tasks import TASKS, Cell, Task
 from benchmarks.symmetry.training import Fit, Rule, fit
-from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
+from benchmarks.shared.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
 from escnn_relaxed.baselines import ResidualR2Conv
 

@@ -18,7 +18,7 @@ from benchmarks.symmetry.digits import PAIRS, POSES, load_digits, load_pairs, lo
 from benchmarks.symmetry.images import load_cifar, load_faces, load_glyphs, varied
 from benchmarks.symmetry.networks import Frame
 from benchmarks.symmetry.training import Objective, scores
-from benchmarks.symmetry.turns import Element
+from benchmarks.shared.turns import Element
 from benchmarks.symmetry.ways import FURTHER_WAYS, MAIN_WAYS
 
 

@@ -1,0 +1,169 @@
+"""Single runs: of the study of variance, of the choices on validation, and of the test."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.accuracy.data import Data
+from benchmarks.accuracy.tasks import (
+    CHOOSING,
+    CHOOSING_SEEDS,
+    PENALTIES,
+    RATES,
+    STUDY,
+    STUDY_SEEDS,
+    TASKS,
+    Choosing,
+    Task,
+)
+from benchmarks.accuracy.training import Trainer, scores, train, train_to_plateau, train_with_average
+from benchmarks.accuracy.ways import WAYS, Way
+from benchmarks.shared.run_log import Log
+from benchmarks.shared.training import softness_of
+
+# Ways of the same task and seed share their data.
+_load = functools.lru_cache(maxsize=4)(lambda load, *arguments: load(*arguments))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the test or of the study."""
+
+    task: str
+    images: int
+    way: str
+    seed: int
+
+    def key(self, stage: str, **more: Any) -> str:
+        """Return the description of a run in the log."""
+        return json.dumps({"stage": stage, **asdict(self), **more}, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What validation chooses: fields of a hidden layer, the first rate, and λ of a way with a penalty."""
+
+    width: int
+    rate: float
+    penalty: float = 0.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are made, and of what."""
+
+    # The folder of the data; None for scikit-learn's digits.
+    data: Path | None
+    log: Log
+    tasks: Mapping[str, Task] = field(default_factory=lambda: TASKS)
+    ways: Mapping[str, Way] = field(default_factory=lambda: WAYS)
+    choosing: Mapping[str, Choosing] = field(default_factory=lambda: CHOOSING)
+
+
+def _trainer(cell: Cell, choice: Choice, place: Place, is_test: bool = False) -> Trainer:
+    """Return a new network with its data, of the test or of validation alone."""
+    task, way = place.tasks[cell.task], place.ways[cell.way]
+    data: Data = _load(task.load, task.pose, cell.images, cell.seed, place.data, is_test)
+    torch.manual_seed(cell.seed)
+    network = task.network(way, task.group, task.fields * choice.width)
+    return Trainer(network, way, data, task.objective, task.group, choice.rate, choice.penalty, task.varied)
+
+
+def parameters(network: nn.Module) -> int:
+    """Return the number of weights that are trained."""
+    return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+
+
+def study(cell: Cell, rule: str, place: Place) -> dict[str, Any]:
+    """Return the score on validation of a rule of training, of ``"fixed length"`` also with averaged weights."""
+    task = place.tasks[cell.task]
+    choosing = place.choosing[task.choices]
+    trainer = _trainer(cell, Choice(sorted(choosing.widths)[1], RATES[0]), place)
+    steps = task.steps[cell.images]
+    if rule == "early stopping":
+        seconds, steps = train_to_plateau(trainer)
+        return {**scores(trainer.network, trainer.data, task.group, False), "seconds": seconds, "steps": steps}
+    average, seconds = train_with_average(trainer, steps)
+    found = {**scores(trainer.network, trainer.data, task.group, False), "seconds": seconds, "steps": steps}
+    trainer.network.train().load_state_dict(average)
+    averaged = scores(trainer.network, trainer.data, task.group, False)["score"]
+    return {**found, "score, averaged": averaged}
+
+
+def study_runs() -> Iterator[tuple[Cell, str]]:
+    """Yield the runs of the study, seed by seed."""
+    for seed in STUDY_SEEDS:
+        for task, images, ways in STUDY:
+            for way in ways:
+                for rule in ("fixed length", "early stopping"):
+                    yield Cell(task, images, way, seed), rule
+
+
+def make_study(place: Place) -> None:
+    """Make the runs of the study that the log lacks."""
+    for cell, rule in study_runs():
+        place.log.once(cell.key("study", rule=rule), functools.partial(study, cell, rule, place))
+
+
+def _trial(family: str, way: str, choice: Choice, place: Place) -> float:
+    """Return the mean score on validation of a short training with two seeds, from the log where it is there."""
+    choosing, found = place.choosing[family], []
+    for seed in CHOOSING_SEEDS:
+        cell = Cell(choosing.task, choosing.images, way, seed)
+
+        def make(cell: Cell = cell) -> dict[str, Any]:
+            trainer = _trainer(cell, choice, place)
+            seconds = train(trainer, choosing.steps)
+            group = place.tasks[cell.task].group
+            return {
+                **scores(trainer.network, trainer.data, group, False),
+                "seconds": seconds,
+                "parameters": parameters(trainer.network),
+            }
+
+        name = cell.key("choose", **asdict(choice))
+        found.append(place.log.once(name, make)["score"])
+    return fmean(found)
+
+
+def choose(family: str, way: str, place: Place) -> Choice:
+    """Return the width and the rate of a way in a family of tasks: five trials, the rates at the best width.
+
+    A way with a penalty has the width of ``soft``, and three trials of its λ in their place.
+    """
+    # Errors are better where they are small.
+    sign = 1 if place.tasks[place.choosing[family].task].objective.likelihood == "categorical" else -1
+
+    def best(choices: Iterable[Choice]) -> Choice:
+        return max(choices, key=lambda choice: sign * _trial(family, way, choice, place))
+
+    if place.ways[way].has_penalty:
+        width = choose(family, "soft", place).width
+        first = best(Choice(width, RATES[0], penalty) for penalty in PENALTIES)
+    else:
+        first = best(Choice(width, RATES[0]) for width in place.choosing[family].widths)
+    return best(replace(first, rate=rate) for rate in RATES)
+
+
+def test(cell: Cell, place: Place) -> dict[str, Any]:
+    """Return the scores of one run on the test, its choice and its cost."""
+    task = place.tasks[cell.task]
+    choice = choose(task.choices, cell.way, place)
+    trainer = _trainer(cell, choice, place, is_test=True)
+    seconds = train(trainer, task.steps[cell.images])
+    return {
+        **scores(trainer.network, trainer.data, task.group),
+        "parameters": parameters(trainer.network),
+        "seconds": seconds,
+        **asdict(choice),
+        **softness_of(trainer.network),
+    }
