@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.shared.run_log import Log
 from benchmarks.shared import turns
+from benchmarks.shared.run_log import Log
 from benchmarks.symmetry import bodies, discovery, forecasts, report, runs, training
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.results import grouped, read, rows_of

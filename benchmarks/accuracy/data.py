@@ -38,7 +38,7 @@ SHIFT = 4
 
 @dataclass(frozen=True)
 class Data:
-    """The data of one seed. ``scored`` is of validation or of the test, ``copied`` the part of it that is turned too."""
+    """The data of one seed; ``scored`` is of validation or of the test, ``copied`` a part of it, to be turned."""
 
     train: Split
     stop: Split
@@ -108,7 +108,10 @@ def load_photographs(pose: str, images: int, seed: int, root: Path | None, is_te
         pixels, labels = split("test")
         scored = pixels.float(), labels
     deviation, mean = torch.std_mean(train[0], dim=(0, 2, 3), keepdim=True)
-    parts = [(functional.pad((images - mean) / deviation, (0, PHOTOGRAPH - images.shape[-1]) * 2), found) for images, found in (train, stop, scored)]
+    parts = [
+        (functional.pad((images - mean) / deviation, (0, PHOTOGRAPH - images.shape[-1]) * 2), found)
+        for images, found in (train, stop, scored)
+    ]
     return Data(*parts, _first(parts[2], COPIED))
 
 

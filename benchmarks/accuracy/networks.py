@@ -149,7 +149,7 @@ class Canonical(nn.Module):
 
 
 def smoke_network(way: Way, group: str, width: int) -> nn.Module:
-    """Return four convolutions with biases and SiLUs between; where ``group`` is ``"T1"``, soft in horizontal shifts."""
+    """Return four convolutions with biases and SiLUs; on ``"T1"`` soft layers are soft in horizontal shifts."""
     gspace = group_of(group)
     is_shift = group == "T1"
     velocity = [gspace.trivial_repr] * 2 if is_shift else [gspace.irrep(1)]

@@ -18,6 +18,7 @@ from benchmarks.accuracy.tasks import (
     CHOOSING,
     CHOOSING_SEEDS,
     PENALTIES,
+    PLAN,
     RATES,
     STUDY,
     STUDY_SEEDS,
@@ -87,7 +88,7 @@ def study(cell: Cell, rule: str, place: Place) -> dict[str, Any]:
     """Return the score on validation of a rule of training, of ``"fixed length"`` also with averaged weights."""
     task = place.tasks[cell.task]
     choosing = place.choosing[task.choices]
-    trainer = _trainer(cell, Choice(sorted(choosing.widths)[1], RATES[0]), place)
+    trainer = _trainer(cell, Choice(min(choosing.widths), RATES[0]), place)
     steps = task.steps[cell.images]
     if rule == "early stopping":
         seconds, steps = train_to_plateau(trainer)
@@ -108,10 +109,20 @@ def study_runs() -> Iterator[tuple[Cell, str]]:
                     yield Cell(task, images, way, seed), rule
 
 
-def make_study(place: Place) -> None:
-    """Make the runs of the study that the log lacks."""
-    for cell, rule in study_runs():
-        place.log.once(cell.key("study", rule=rule), functools.partial(study, cell, rule, place))
+def planned() -> Iterator[Cell]:
+    """Yield the runs of the test: all ways of a task with a seed before the next seed."""
+    for task, images, ways in PLAN:
+        for seed in TASKS[task].seeds:
+            for way in ways:
+                yield Cell(task, images, way, seed)
+
+
+def families() -> Iterator[tuple[str, str]]:
+    """Yield each family of tasks with each of its ways."""
+    for family in CHOOSING:
+        yield from dict.fromkeys(
+            (family, way) for task, _, ways in PLAN if TASKS[task].choices == family for way in ways
+        )
 
 
 def _trial(family: str, way: str, choice: Choice, place: Place) -> float:
@@ -123,12 +134,8 @@ def _trial(family: str, way: str, choice: Choice, place: Place) -> float:
         def make(cell: Cell = cell) -> dict[str, Any]:
             trainer = _trainer(cell, choice, place)
             seconds = train(trainer, choosing.steps)
-            group = place.tasks[cell.task].group
-            return {
-                **scores(trainer.network, trainer.data, group, False),
-                "seconds": seconds,
-                "parameters": parameters(trainer.network),
-            }
+            found = scores(trainer.network, trainer.data, place.tasks[cell.task].group, False)
+            return {**found, "seconds": seconds, "parameters": parameters(trainer.network)}
 
         name = cell.key("choose", **asdict(choice))
         found.append(place.log.once(name, make)["score"])

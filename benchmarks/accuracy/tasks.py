@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.accuracy.data import Data, load_digits, load_photographs, load_smoke, varied
 from benchmarks.accuracy.networks import digits_network, photographs_network, smoke_network
 from benchmarks.accuracy.training import CHANGES, CLASSES, Objective
-from benchmarks.accuracy.ways import Way
+from benchmarks.accuracy.ways import WAYS, Way
 
 Load = Callable[[str, int, int, Path | None, bool], Data]
 # The seeds of the test, of the choices and of the study of variance.
@@ -51,14 +51,21 @@ TASKS: dict[str, Task] = {
     "smoke level 0": _smoke(partial(load_smoke, "rotation"), "level 0", group="C4"),
     "smoke translation": _smoke(partial(load_smoke, "translation"), "level 9", group="T1", fields=2),
     "cifar10": Task(
-        load_photographs, "upright", photographs_network, "C4", {3000: 1000}, "digits", varied=varied, seeds=TEST_SEEDS[:3]
+        load_photographs,
+        "upright",
+        photographs_network,
+        "C4",
+        {3000: 1000},
+        "digits",
+        varied=varied,
+        seeds=TEST_SEEDS[:3],
     ),
 }
 
 
 @dataclass(frozen=True)
 class Choosing:
-    """On what the widths and rates of a family of tasks are chosen, and among which widths, the first with all rates."""
+    """On what the widths and rates of a family of tasks are chosen, in how many steps, and among which widths."""
 
     task: str
     images: int
@@ -71,9 +78,21 @@ CHOOSING = {
     "smoke": Choosing("smoke level 9", 5, 320, (4, 6, 9)),
 }
 
-# Task, number of images and ways of the study of variance.
-STUDY = (
-    ("digits upright", 100, ("strict", "soft")),
-    ("digits upright", 1000, ("strict", "soft")),
-    ("smoke level 9", 5, ("strict", "soft")),
+# Task, number of images and ways: first of the study of variance, then of the test.
+STUDY = tuple(
+    (task, images, ("strict", "soft"))
+    for task, images in (("digits upright", 100), ("digits upright", 1000), ("smoke level 9", 5))
+)
+SIMPLE = ("strict", "free head", "free biases", "reference vector", "soft")
+WITHOUT_BIASES = ("strict", "free head", "reference vector", "soft")
+PLAN: tuple[tuple[str, int, tuple[str, ...]], ...] = (
+    ("digits within 60°", 100, tuple(WAYS)),
+    ("digits upright", 1000, SIMPLE),
+    ("smoke level 9", 5, SIMPLE),
+    ("digits upright", 100, WITHOUT_BIASES),
+    ("digits within 60°", 1000, WITHOUT_BIASES),
+    ("smoke translation", 5, ("strict", "free biases", "soft")),
+    ("digits any angle", 300, ("strict", "soft")),
+    ("smoke level 0", 5, ("strict", "soft")),
+    ("cifar10", 3000, WITHOUT_BIASES),
 )

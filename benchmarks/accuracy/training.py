@@ -67,9 +67,7 @@ class Trainer:
         self._way, self._group, self._penalty, self._varied = way, group, penalty, varied
         self._optimiser = torch.optim.Adam(network.parameters(), lr=rate)
         count = len(data.train[0])
-        self.evidence = (
-            SoftnessEvidence(network, count, likelihood=objective.likelihood) if way.has_evidence else None
-        )
+        self.evidence = SoftnessEvidence(network, count, likelihood=objective.likelihood) if way.has_evidence else None
         epoch = max(count // objective.batch, 1)
         self.round_steps = epoch * math.ceil(FEWEST_STEPS / epoch)
         self._steps, self._batches = 0, self._drawn()
@@ -80,7 +78,9 @@ class Trainer:
         size = self.objective.batch
         while True:
             for batch in torch.randperm(len(inputs))[: max(len(inputs) // size, 1) * size].split(size):
-                yield self._moved(inputs[batch] if self._varied is None else self._varied(inputs[batch]), targets[batch])
+                yield self._moved(
+                    inputs[batch] if self._varied is None else self._varied(inputs[batch]), targets[batch]
+                )
 
     def _moved(self, inputs: Tensor, targets: Tensor) -> Split:
         elements, act = ELEMENTS[self._group], self.data.act

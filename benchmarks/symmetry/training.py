@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.shared.training import FIRST_ROUND, Split, softness_of, take_steps, update
-from benchmarks.symmetry.data import Data
 from benchmarks.shared.turns import Element
+from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.ways import Way
 from escnn_relaxed import SoftnessEvidence
 
