@@ -51,7 +51,7 @@ class FreeBias(Module):
         columns = input.tensor.shape[3]
         places = 2 * math.pi / columns * torch.arange(columns)
         waves = torch.stack([places.cos(), places.sin()]) if self.axes else torch.ones(1, columns)
-        return self.out_type(input.tensor + (self.bias @ waves).unsqueeze(1))
+        return self.out_type(input.tensor + (self.bias @ waves.to(self.bias)).unsqueeze(1))
 
 
 class Constant(nn.Module):

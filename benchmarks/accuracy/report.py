@@ -139,7 +139,7 @@ def gain_table(parts: Mapping[tuple[str, int], Part], score: str) -> str:
             mark = "○" if corrected[name, baseline] >= LEVEL else "▲" if mean > 0 else "▼"
             cells.append(f"{mean:+.2f} ± {half:.2f} {mark}".replace("-", "−"))
         ours = [run[score] for run in part.get(SOFT, {}).values()]
-        rows.append([_title(*name), cell(ours, 0), *cells])
+        rows.append([_title(*name), cell(ours, len(TASKS[name[0]].seeds)), *cells])
     title = "as they are" if score == "score" else "on turned inputs"
     return table((title, f"`{SOFT}`", *(f"gain over `{baseline}`" for baseline in BASELINES)), rows)
 
@@ -149,7 +149,7 @@ def way_table(name: tuple[str, int], part: Part) -> str:
     rows = []
     for way in [way for way in (*WAYS, OWN) if way in part]:
         runs = list(part[way].values())
-        scores = (cell([run[score] for run in runs], 0) for score in ("score", "turned"))
+        scores = (cell([run[score] for run in runs], len(TASKS[name[0]].seeds)) for score in ("score", "turned"))
         counts = (f"{runs[0][word]:,g}" for word in ("parameters", "width", "rate"))
         rows.append([f"`{way}`", *scores, *counts, f"{fmean(run['seconds'] for run in runs):.0f}"])
     word = "error, %" if _is_error(name[0]) else "accuracy, %"

@@ -49,11 +49,14 @@ def without_zeros(network: torch.nn.Module) -> torch.nn.Module:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("build", "channels", "side"), [("digits", 1, 25), ("photographs", 3, 33)])
+@pytest.mark.parametrize(
+    ("build", "channels", "side", "way"),
+    [
+        *(("digits", 1, 25, way) for way in WAYS),
+        *(("photographs", 3, 33, way) for way in ("strict", "free head", "reference vector", "soft")),
+    ],
+)
 def test_a_classifier_is_invariant_where_its_way_is(build: str, channels: int, side: int, way: str) -> None:
-    if build == "photographs" and way == "canonical":
-        pytest.skip("digits alone are turned back")
     torch.manual_seed(0)
     network = without_zeros(getattr(networks, f"{build}_network")(WAYS[way], "C4", 2))
     images = torch.randn(4, channels, side, side)
@@ -64,11 +67,14 @@ def test_a_classifier_is_invariant_where_its_way_is(build: str, channels: int, s
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("way", ["strict", "free head", "free biases", "soft head", "reference vector", "soft"])
-@pytest.mark.parametrize("group", ["C4", "T1"])
+@pytest.mark.parametrize(
+    ("group", "way"),
+    [
+        *(("C4", way) for way in ("strict", "free head", "free biases", "reference vector", "soft")),
+        *(("T1", way) for way in ("strict", "free biases", "soft")),
+    ],
+)
 def test_a_forecast_turns_with_its_input_where_its_way_does(group: str, way: str) -> None:
-    if group == "T1" and way not in ("strict", "free biases", "soft"):
-        pytest.skip("not of the plan")
     torch.manual_seed(0)
     network = networks.smoke_network(WAYS[way], group, 2)
     for layer in network.modules():
@@ -83,7 +89,8 @@ def test_a_forecast_turns_with_its_input_where_its_way_does(group: str, way: str
     element = ELEMENTS[group][1]
     expected = act(network(state), element)
     change = (network(act(state, element)) - expected).norm() / expected.norm()
-    assert (change < 1e-12) == (change < 1e-3) == (way == "strict")
+    # escnn makes its bases in float32.
+    assert (change < 1e-5) == (change < 1e-3) == (way == "strict")
 
 
 @torch.no_grad()
@@ -281,7 +288,7 @@ def test_gains_are_paired_and_marked_after_the_correction(tmp_path: Path) -> Non
     log = logged(tmp_path / "log", scores)
     (row,) = report.gain_table(report._parts(log), "score").splitlines()[2:]
     # Half of an interval is 4.303 standard errors.
-    assert row == "| digits upright, 100 images | 92.00 ± 1.15 | +9.97 ± 0.14 ▲ | +1.50 ± 3.29 ○ | – | – |"
+    assert row == "| digits upright, 100 images | 92.00 ± 1.15 (3) | +9.97 ± 0.14 ▲ | +1.50 ± 3.29 ○ | – | – |"
     (row,) = report.gain_table(report._parts(log), "turned").splitlines()[2:]
     assert row.endswith("| −9.97 ± 0.14 ▼ | −1.50 ± 3.29 ○ | – | – |")
     log = logged(tmp_path / "errors", {"soft": (5.0, 5.1), "strict": (6.0, 6.2)}, "smoke level 9", 5)
@@ -319,8 +326,7 @@ def test_a_layer_of_ones_own_is_drawn(
 CHOICE = {"digits": Choosing("digits within 60°", 64, 1, (1,))}
 
 
-def test_an_element_of_a_shift_keeps_the_box_closed() -> None:
-    """Free biases of shifts are waves along the rows, which a shift by the whole box does not change."""
+def test_free_biases_of_shifts_are_waves_along_the_rows() -> None:
     bias = FreeBias(networks._regular(networks.group_of("T1"), 2), 1)
     torch.nn.init.normal_(bias.bias)
     found = bias(bias.in_type(torch.zeros(1, 2, 3, 8))).tensor
