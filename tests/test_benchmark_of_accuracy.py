@@ -15,7 +15,7 @@ from benchmarks.accuracy import data, networks, report, runs, training
 from benchmarks.accuracy.layers import AnnealedR2Conv, Constant, FreeBias
 from benchmarks.accuracy.runs import Cell, Choice, Place
 from benchmarks.accuracy.tasks import CHOOSING, TASKS, TEST_SEEDS, Choosing
-from benchmarks.accuracy.ways import WAYS
+from benchmarks.accuracy.ways import EQUAL_WAYS, WAYS
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.turns import ELEMENTS, Element, turned
 from escnn_relaxed import RelaxedR2Conv
@@ -162,6 +162,19 @@ def test_each_way_runs_once_with_five_trials_of_two_seeds(
     again = replace(place, log=Log(place.log._path))
     again.log.once(cell.key("test"), lambda: runs.test(cell, again))
     assert (len(again.log.runs), again.log.runs[cell.key("test")]) == (count, found)
+
+
+def test_networks_of_equal_parameters_have_those_of_the_soft_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "LAST", 32)
+    monkeypatch.setattr(runs, "_trial", lambda family, way, choice, place: choice.width if way == "soft" else 0.0)
+    place = replace(place, choosing={"digits": Choosing("digits within 60°", 64, 1, (2, 5))})
+    task = place.tasks["digits within 60°"]
+    soft = runs.parameters(task.network(WAYS["soft"], "C4", 5))
+    for way in EQUAL_WAYS:
+        widths = runs.equal_widths(Cell("digits within 60°", 64, way, 0), place)
+        assert runs.parameters(task.network(EQUAL_WAYS[way], "C4", widths)) == pytest.approx(soft, rel=0.03)
+    found = runs.test(Cell("digits within 60°", 64, way, 0), place)
+    assert (found["width"], found["rate"]) == (widths, 0.01)
 
 
 def test_an_annealed_network_ends_strict(place: Place) -> None:

@@ -28,9 +28,10 @@ from benchmarks.accuracy.layers import HEADS
 from benchmarks.accuracy.report import OWN, draw, tables
 from benchmarks.accuracy.runs import Cell, Place, choose, families, planned, study, study_runs, test
 from benchmarks.accuracy.tasks import PLAN, TASKS, TEST_SEEDS
-from benchmarks.accuracy.ways import WAYS, Way
+from benchmarks.accuracy.ways import EQUAL_WAYS, WAYS, Way
 from benchmarks.shared.run_log import Log
 
+KNOWN = {**WAYS, **EQUAL_WAYS}
 STAGES = ("plan", "study", "choose", "test", "report", "layer")
 LOG = Path(__file__).parents[1] / "results" / "accuracy" / "runs.jsonl"
 
@@ -65,7 +66,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of the data; without, scikit-learn's digits, for a trial")
     parser.add_argument("--log", type=Path, default=LOG, help="the log, a file of JSON lines (%(default)s)")
     parser.add_argument("--tasks", type=_names(TASKS), help="only these, separated by semicolons")
-    parser.add_argument("--ways", type=_names(WAYS), help="only these")
+    parser.add_argument("--ways", type=_names(KNOWN), help="only these")
     parser.add_argument("--seeds", type=_names(map(str, TEST_SEEDS)), help="of the test, only these")
     parser.add_argument("--layer", type=_layer, help="package.module:Layer of your own")
     parser.add_argument("--head", choices=HEADS, default="pooled", help="of the networks of that layer (%(default)s)")
@@ -81,7 +82,7 @@ def main(words: Sequence[str] | None = None) -> None:
     arguments = _arguments(words)
     torch.set_num_threads(1)
     place = Place(arguments.data, Log(arguments.log))
-    tasks, ways, seeds = arguments.tasks or TASKS, arguments.ways or WAYS, arguments.seeds
+    tasks, ways, seeds = arguments.tasks or TASKS, arguments.ways or KNOWN, arguments.seeds
     cells = [
         run for run in planned() if run.task in tasks and run.way in ways and (not seeds or str(run.seed) in seeds)
     ]

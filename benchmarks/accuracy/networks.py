@@ -69,12 +69,16 @@ class Classifier(nn.Module):
         return logits
 
 
-def digits_network(way: Way, group: str, width: int) -> nn.Module:
-    """Return four convolutions with anti-aliased pooling by 2 between them, and a head."""
+def digits_network(way: Way, group: str, width: int | tuple[int, ...]) -> nn.Module:
+    """Return four convolutions with anti-aliased pooling by 2 between them, and a head.
+
+    The width is that of all hidden layers, or of each of the three.
+    """
     gspace = group_of(group)
     in_type, constant = _input_type(gspace, [gspace.trivial_repr], way)
     fields, modules = in_type, []
-    for number, fields_out in enumerate((width, width, width, LAST)):
+    hidden = width if isinstance(width, tuple) else (width,) * 3
+    for number, fields_out in enumerate((*hidden, LAST)):
         if number:
             modules.append(enn.PointwiseAvgPoolAntialiased(fields, 0.66, 2))
         size = KERNEL if number else 7

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from scipy.stats import sem, t
 
 from benchmarks.accuracy.tasks import PLAN, TASKS
-from benchmarks.accuracy.ways import WAYS
+from benchmarks.accuracy.ways import EQUAL_WAYS, WAYS
 from benchmarks.shared.markdown import cell, table
 from benchmarks.shared.run_log import Log
 
@@ -30,7 +30,7 @@ def tables(log: Log) -> list[str]:
     """Return the tables of all stages that the log has runs of."""
     parts = _parts(log)
     gains = [gain_table(parts, score) for score in ("score", "turned")] if parts else []
-    ways = [way_table(name, part) for name, part in parts.items() if len(part) > 1]
+    ways = [way_table(name, part, some) for name, part in parts.items() for some in ((*WAYS, OWN), (SOFT, *EQUAL_WAYS))]
     return [text for text in (study_table(log), choice_table(log), *gains, *ways) if text]
 
 
@@ -144,16 +144,19 @@ def gain_table(parts: Mapping[tuple[str, int], Part], score: str) -> str:
     return table((title, f"`{SOFT}`", *(f"gain over `{baseline}`" for baseline in BASELINES)), rows)
 
 
-def way_table(name: tuple[str, int], part: Part) -> str:
-    """Return the scores of each way on a task, means ± standard errors, and what its network has."""
+def way_table(name: tuple[str, int], part: Part, ways: Sequence[str]) -> str:
+    """Return the scores of some ways on a task, means ± standard errors, and what their networks have."""
     rows = []
-    for way in [way for way in (*WAYS, OWN) if way in part]:
+    for way in [way for way in ways if way in part]:
         runs = list(part[way].values())
         scores = (cell([run[score] for run in runs], len(TASKS[name[0]].seeds)) for score in ("score", "turned"))
-        counts = (f"{runs[0][word]:,g}" for word in ("parameters", "width", "rate"))
+        # Of hidden layers that differ, the fields of each.
+        fields = str(runs[0]["width"]).strip("[]()")
+        counts = f"{runs[0]['parameters']:,}", fields, f"{runs[0]['rate']:g}"
         rows.append([f"`{way}`", *scores, *counts, f"{fmean(run['seconds'] for run in runs):.0f}"])
     word = "error, %" if _is_error(name[0]) else "accuracy, %"
-    return table((_title(*name), word, "on turned inputs", "parameters", "fields", "rate", "seconds"), rows)
+    header = (_title(*name), word, "on turned inputs", "parameters", "fields", "rate", "seconds")
+    return table(header, rows) if len(rows) > 1 else ""
 
 
 def draw(log: Log, path: Path) -> None:

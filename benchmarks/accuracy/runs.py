@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,7 +28,7 @@ from benchmarks.accuracy.tasks import (
     Task,
 )
 from benchmarks.accuracy.training import Trainer, scores, train, train_to_plateau, train_with_average
-from benchmarks.accuracy.ways import WAYS, Way
+from benchmarks.accuracy.ways import EQUAL_WAYS, WAYS, Way
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.training import softness_of
 
@@ -51,9 +52,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Choice:
-    """What validation chooses: fields of a hidden layer, the first rate, and λ of a way with a penalty."""
+    """What validation chooses: fields of hidden layers, all or each, the first rate, and λ of a way with a penalty."""
 
-    width: int
+    width: int | tuple[int, ...]
     rate: float
     penalty: float = 0.0
 
@@ -66,7 +67,7 @@ class Place:
     data: Path | None
     log: Log
     tasks: Mapping[str, Task] = field(default_factory=lambda: TASKS)
-    ways: Mapping[str, Way] = field(default_factory=lambda: WAYS)
+    ways: Mapping[str, Way] = field(default_factory=lambda: {**WAYS, **EQUAL_WAYS})
     choosing: Mapping[str, Choosing] = field(default_factory=lambda: CHOOSING)
 
 
@@ -75,13 +76,26 @@ def _trainer(cell: Cell, choice: Choice, place: Place, is_test: bool = False) ->
     task, way = place.tasks[cell.task], place.ways[cell.way]
     data: Data = _load(task.load, task.pose, cell.images, cell.seed, place.data, is_test)
     torch.manual_seed(cell.seed)
-    network = task.network(way, task.group, task.fields * choice.width)
+    network = task.network(way, task.group, choice.width)
     return Trainer(network, way, data, task.objective, task.group, choice.rate, choice.penalty, task.varied)
 
 
 def parameters(network: nn.Module) -> int:
     """Return the number of weights that are trained."""
     return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+
+
+def equal_widths(cell: Cell, place: Place) -> tuple[int, ...]:
+    """Return hidden widths, each at most one from that of ``soft``, with most nearly as many parameters."""
+    task, soft = place.tasks[cell.task], WAYS["soft"]
+    width = choose(task.choices, "soft", place).width
+    target = parameters(task.network(soft, task.group, width))
+
+    def distance(widths: tuple[int, ...]) -> int:
+        return abs(parameters(task.network(place.ways[cell.way], task.group, widths)) - target)
+
+    near = range(max(width - 1, 1), width + 2)
+    return min(product(near, near, near), key=distance)
 
 
 def study(cell: Cell, rule: str, place: Place) -> dict[str, Any]:
@@ -118,11 +132,10 @@ def planned() -> Iterator[Cell]:
 
 
 def families() -> Iterator[tuple[str, str]]:
-    """Yield each family of tasks with each of its ways."""
+    """Yield each family of tasks with each of the ways that are chosen in it."""
     for family in CHOOSING:
-        yield from dict.fromkeys(
-            (family, way) for task, _, ways in PLAN if TASKS[task].choices == family for way in ways
-        )
+        ways = (way for task, _, some in PLAN if TASKS[task].choices == family for way in some if way in WAYS)
+        yield from ((family, way) for way in dict.fromkeys(ways))
 
 
 def _trial(family: str, way: str, choice: Choice, place: Place) -> float:
@@ -145,8 +158,10 @@ def _trial(family: str, way: str, choice: Choice, place: Place) -> float:
 def choose(family: str, way: str, place: Place) -> Choice:
     """Return the width and the rate of a way in a family of tasks: five trials, the rates at the best width.
 
-    A way with a penalty has the width of ``soft``, and three trials of its λ in their place.
+    A way with a penalty has the width of ``soft``, and three trials of its λ in their place. A way of equal parameters
+    has the choices of its base.
     """
+    way = place.ways[way].equal or way
     # Errors are better where they are small.
     sign = 1 if place.tasks[place.choosing[family].task].objective.likelihood == "categorical" else -1
 
@@ -165,12 +180,14 @@ def test(cell: Cell, place: Place) -> dict[str, Any]:
     """Return the scores of one run on the test, its choice and its cost."""
     task = place.tasks[cell.task]
     choice = choose(task.choices, cell.way, place)
-    trainer = _trainer(cell, choice, place, is_test=True)
+    is_equal = place.ways[cell.way].equal is not None
+    width = equal_widths(cell, place) if is_equal else task.fields * choice.width
+    trainer = _trainer(cell, replace(choice, width=width), place, is_test=True)
     seconds = train(trainer, task.steps[cell.images])
     return {
         **scores(trainer.network, trainer.data, task.group),
         "parameters": parameters(trainer.network),
         "seconds": seconds,
-        **asdict(choice),
+        **asdict(replace(choice, width=width)),
         **softness_of(trainer.network),
     }

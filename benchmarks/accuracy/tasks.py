@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.accuracy.data import Data, load_digits, load_photographs, load_smoke, varied
 from benchmarks.accuracy.networks import digits_network, photographs_network, smoke_network
 from benchmarks.accuracy.training import CHANGES, CLASSES, Objective
-from benchmarks.accuracy.ways import WAYS, Way
+from benchmarks.accuracy.ways import EQUAL_WAYS, WAYS
 
 Load = Callable[[str, int, int, Path | None, bool], Data]
 # The seeds of the test, of the choices and of the study of variance.
@@ -29,7 +29,7 @@ class Task:
 
     load: Load
     pose: str
-    network: Callable[[Way, str, int], nn.Module]
+    network: Callable[..., nn.Module]
     group: str
     # Number of training images, or of puffs → steps of a training.
     steps: dict[int, int]
@@ -95,4 +95,5 @@ PLAN: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("digits any angle", 300, ("strict", "soft")),
     ("smoke level 0", 5, ("strict", "soft")),
     ("cifar10", 3000, WITHOUT_BIASES),
+    ("digits within 60°", 100, tuple(EQUAL_WAYS)),
 )

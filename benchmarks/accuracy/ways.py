@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from escnn.nn import R2Conv
@@ -31,6 +31,8 @@ class Way:
     has_penalty: bool = False
     # A network that is trained on the poses of the training images turns an image back first.
     is_canonical: bool = False
+    # The way whose choices it has; its hidden layers have as many parameters as make the network's those of ``soft``.
+    equal: str | None = None
 
 
 WAYS: dict[str, Way] = {
@@ -47,4 +49,7 @@ WAYS: dict[str, Way] = {
     "soft": Way(RelaxedR2Conv),
     "soft, evidence": Way(RelaxedR2Conv, has_evidence=True),
     "soft, free head": Way(RelaxedR2Conv, "free"),
+}
+EQUAL_WAYS: dict[str, Way] = {
+    f"{name}, equal parameters": replace(WAYS[name], equal=name) for name in ("strict", "free head")
 }
