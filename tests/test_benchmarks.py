@@ -118,6 +118,21 @@ def test_runs_are_made_once_and_settings_are_chosen_after_the_rate(
     assert len(again.log.runs) == 5
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tasks", "nope"], "--tasks: there is no 'nope', but digits; cifar10; ddmnist"),
+        (["--layer", "escnn.nn:R2Conv", "--head", "blah"], "argument --head: invalid choice: 'blah'"),
+    ],
+)
+def test_names_that_do_not_exist_are_refused(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run_here("symmetry.__main__", "--output", str(tmp_path / "log"), *words)
+    assert message in capsys.readouterr().err
+
+
 @torch.no_grad()
 def change(network: torch.nn.Module, images: Tensor, element: turns.Element) -> float:
     """Return how much the logits change as images turn."""
