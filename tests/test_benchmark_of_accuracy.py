@@ -177,6 +177,20 @@ def test_networks_of_equal_parameters_have_those_of_the_soft_one(place: Place, m
     assert (found["width"], found["rate"]) == (widths, 0.01)
 
 
+def test_tables_of_the_study_and_of_the_choices(tmp_path: Path) -> None:
+    log, cell = Log(tmp_path / "log"), Cell("smoke level 9", 5, "soft", 100)
+    for seed, score in ((100, 4.0), (101, 6.0)):
+        run = replace(cell, seed=seed)
+        log.add(run.key("study", rule="fixed length"), {"score": score, "score, averaged": score + 1, "steps": 640})
+        log.add(run.key("study", rule="early stopping"), {"score": score - 1, "steps": 10 * seed})
+        for width in (4, 6):
+            log.add(run.key("choose", width=width, rate=0.01, penalty=0.0), {"score": score + width})
+    (row,) = report.study_table(log).splitlines()[2:]
+    assert row == "| smoke level 9 | soft | 2 | 4.00, 1.41 | 5.00, 1.41 | 6.00, 1.41 | 1000 to 1010 |"
+    rows = report.choice_table(log).splitlines()[2:]
+    assert [row.split(" | ")[-1] for row in rows] == ["**9.00** |", "11.00 |"]
+
+
 def test_an_annealed_network_ends_strict(place: Place) -> None:
     trainer = runs._trainer(Cell("digits within 60°", 64, "annealed", 0), Choice(1, 0.01), place)
     gates: list[float] = []
@@ -311,6 +325,7 @@ def test_gains_are_paired_and_marked_after_the_correction(tmp_path: Path) -> Non
 def test_holm_multiplies_the_smallest_most() -> None:
     assert report.holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])
     assert report.p_value([1.0, 2.0, 3.0]) == pytest.approx(0.0742, abs=1e-4)
+    assert (report.p_value([0.0, 0.0]), report.p_value([1.0, 1.0])) == (1.0, 0.0)
 
 
 def test_the_frontier_has_what_nothing_beats_in_both_scores() -> None:

@@ -76,16 +76,16 @@ def study_table(log: Log) -> str:
 
 def choice_table(log: Log) -> str:
     """Return the mean score on validation of each trial, the best of a way in bold."""
-    found: dict[tuple[str, str], dict[tuple[int, float, float], list[float]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[tuple[str, int, str], dict[tuple[float, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
     for run, result in _runs(log, "choose"):
-        found[run["task"], run["way"]][run["width"], run["rate"], run["penalty"]].append(result["score"])
+        found[run["task"], run["images"], run["way"]][run["width"], run["rate"], run["penalty"]].append(result["score"])
     rows = []
-    for (task, way), trials in found.items():
+    for (task, images, way), trials in found.items():
         means = {choice: fmean(some) for choice, some in trials.items()}
         best = (min if _is_error(task) else max)(means, key=means.__getitem__)
         for choice, mean in means.items():
             text = f"**{mean:.2f}**" if choice == best else f"{mean:.2f}"
-            rows.append([task, way, *(f"{value:g}" for value in choice), text])
+            rows.append([_title(task, images), way, *(f"{value:g}" for value in choice), text])
     return table(("task", "way", "fields", "rate", "λ", "score on validation"), rows) if rows else ""
 
 
@@ -102,7 +102,9 @@ def differences(part: Part, baseline: str, score: str, way: str = SOFT) -> list[
 
 def p_value(values: Sequence[float]) -> float:
     """Return the p-value of a mean of 0, by Student's t of both sides."""
-    return float(2 * t.sf(abs(fmean(values)) / sem(values), len(values) - 1)) if stdev(values) else 0.0
+    if not stdev(values):
+        return float(fmean(values) == 0)
+    return float(2 * t.sf(abs(fmean(values)) / sem(values), len(values) - 1))
 
 
 def holm(values: Sequence[float]) -> list[float]:

@@ -133,9 +133,9 @@ def planned() -> Iterator[Cell]:
 
 def families() -> Iterator[tuple[str, str]]:
     """Yield each family of tasks with each of the ways that are chosen in it."""
-    for family in CHOOSING:
+    for family, choosing in CHOOSING.items():
         ways = (way for task, _, some in PLAN if TASKS[task].choices == family for way in some if way in WAYS)
-        yield from ((family, way) for way in dict.fromkeys(ways))
+        yield from ((family, way) for way in choosing.only or dict.fromkeys(ways))
 
 
 def _trial(family: str, way: str, choice: Choice, place: Place) -> float:

@@ -71,11 +71,14 @@ class Choosing:
     images: int
     steps: int
     widths: tuple[int, ...]
+    # Only these ways; without, those of the plan. A check: no run of the test has its choices.
+    only: tuple[str, ...] = ()
 
 
 CHOOSING = {
     "digits": Choosing("digits within 60°", 300, 150, (4, 6, 8)),
     "smoke": Choosing("smoke level 9", 5, 320, (4, 6, 9)),
+    "digits, 100 images": Choosing("digits within 60°", 100, 150, (4, 6, 8), ("strict", "soft")),
 }
 
 # Task, number of images and ways: first of the study of variance, then of the test.
