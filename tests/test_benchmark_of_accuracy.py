@@ -178,16 +178,17 @@ def test_networks_of_equal_parameters_have_those_of_the_soft_one(place: Place, m
 
 
 def test_tables_of_the_study_and_of_the_choices(tmp_path: Path) -> None:
-    log, cell = Log(tmp_path / "log"), Cell("smoke level 9", 5, "soft", 100)
-    for seed, score in ((100, 4.0), (101, 6.0)):
-        run = replace(cell, seed=seed)
+    log = Log(tmp_path / "log")
+    for way, seed, score in (("strict", 100, 5.0), ("strict", 101, 8.0), ("soft", 100, 4.0), ("soft", 101, 6.0)):
+        run = Cell("smoke level 9", 5, way, seed)
         log.add(run.key("study", rule="fixed length"), {"score": score, "score, averaged": score + 1, "steps": 640})
         log.add(run.key("study", rule="early stopping"), {"score": score - 1, "steps": 10 * seed})
         for width in (4, 6):
             log.add(run.key("choose", width=width, rate=0.01, penalty=0.0), {"score": score + width})
-    (row,) = report.study_table(log).splitlines()[2:]
-    assert row == "| smoke level 9 | soft | 2 | 4.00, 1.41 | 5.00, 1.41 | 6.00, 1.41 | 1000 to 1010 |"
-    rows = report.choice_table(log).splitlines()[2:]
+    _, soft, less = report.study_table(log).splitlines()[2:]
+    assert soft == "| smoke level 9 | soft | 4.00, 1.41 | 5.00, 1.41 | 6.00, 1.41 | – | 1000 to 1010 |"
+    assert "| soft − strict | −1.50, 0.71 | −1.50, 0.71 | −1.50, 0.71 | – |" in less
+    rows = report.choice_table(log).splitlines()[4:]
     assert [row.split(" | ")[-1] for row in rows] == ["**9.00** |", "11.00 |"]
 
 

@@ -52,26 +52,36 @@ def _title(task: str, images: int) -> str:
 
 
 def study_table(log: Log) -> str:
-    """Return mean and standard deviation between seeds of each rule of training, on validation."""
-    found: dict[tuple[str, int, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    """Return mean and standard deviation between seeds of each rule of training, on validation.
+
+    The rows of differences are of equal seeds, which share their data.
+    """
+    found: dict[tuple[str, int, str, str], dict[int, float]] = defaultdict(dict)
     steps: dict[tuple[str, int, str], list[int]] = defaultdict(list)
     for run, result in _runs(log, "study"):
         name = run["task"], run["images"], run["way"]
-        found[name][run["rule"]].append(result["score"])
-        if "score, averaged" in result:
-            found[name]["fixed length, averaged"].append(result["score, averaged"])
-        else:
+        found[*name, run["rule"]][run["seed"]] = result["score"]
+        if run["rule"] == "early stopping":
             steps[name].append(result["steps"])
-    rules = ("early stopping", "fixed length", "fixed length, averaged")
+        elif run["rule"] == "fixed length":
+            found[*name, "fixed length, averaged"][run["seed"]] = result["score, averaged"]
+    rules = ("early stopping", "fixed length", "fixed length, averaged", "twice as long")
     rows = []
-    for name, scores in found.items():
-        cells = [
-            f"{fmean(some):.2f}, {stdev(some):.2f}" if len(some) > 1 else "–" for some in map(scores.__getitem__, rules)
+    for task, images in dict.fromkeys(name[:2] for name in found):
+        both = [[found[task, images, way, rule] for rule in rules] for way in ("strict", SOFT)]
+        for way, scores in zip(("strict", SOFT), both, strict=True):
+            lengths = sorted(steps[task, images, way]) or [0]
+            cells = [_mean_and_deviation(list(some.values())) for some in scores]
+            rows.append([_title(task, images), way, *cells, f"{lengths[0]} to {lengths[-1]}"])
+        less = [
+            [ours[seed] - theirs[seed] for seed in ours if seed in theirs] for theirs, ours in zip(*both, strict=True)
         ]
-        lengths = f"{min(steps[name])} to {max(steps[name])}" if steps[name] else "–"
-        rows.append([_title(*name[:2]), name[2], str(len(scores["fixed length"])), *cells, lengths])
-    header = ("on validation: mean, SD of seeds", "way", "seeds", *rules, "steps of early stopping")
-    return table(header, rows) if rows else ""
+        rows.append([_title(task, images), f"{SOFT} − strict", *map(_mean_and_deviation, less), ""])
+    return table(("on validation: mean, SD of seeds", "way", *rules, "steps of early stopping"), rows) if rows else ""
+
+
+def _mean_and_deviation(values: Sequence[float]) -> str:
+    return f"{fmean(values):.2f}, {stdev(values):.2f}".replace("-", "−") if len(values) > 1 else "–"
 
 
 def choice_table(log: Log) -> str:

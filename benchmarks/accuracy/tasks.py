@@ -81,6 +81,7 @@ CHOOSING = {
     "digits, 100 images": Choosing("digits within 60°", 100, 150, (4, 6, 8), ("strict", "soft")),
 }
 
+STUDY_RULES = ("fixed length", "early stopping", "twice as long")
 # Task, number of images and ways: first of the study of variance, then of the test.
 STUDY = tuple(
     (task, images, ("strict", "soft"))
