@@ -60,11 +60,11 @@ def study_table(log: Log) -> str:
     steps: dict[tuple[str, int, str], list[int]] = defaultdict(list)
     for run, result in _runs(log, "study"):
         name = run["task"], run["images"], run["way"]
-        found[*name, run["rule"]][run["seed"]] = result["score"]
+        found[(*name, run["rule"])][run["seed"]] = result["score"]
         if run["rule"] == "early stopping":
             steps[name].append(result["steps"])
         elif run["rule"] == "fixed length":
-            found[*name, "fixed length, averaged"][run["seed"]] = result["score, averaged"]
+            found[(*name, "fixed length, averaged")][run["seed"]] = result["score, averaged"]
     rules = ("early stopping", "fixed length", "fixed length, averaged", "twice as long")
     rows = []
     for task, images in dict.fromkeys(name[:2] for name in found):
