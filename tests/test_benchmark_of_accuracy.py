@@ -185,8 +185,10 @@ def test_tables_of_the_study_and_of_the_choices(tmp_path: Path) -> None:
         log.add(run.key("study", rule="early stopping"), {"score": score - 1, "steps": 10 * seed})
         for width in (4, 6):
             log.add(run.key("choose", width=width, rate=0.01, penalty=0.0), {"score": score + width})
+    # A seed that one rule lacks is left out.
+    log.add(Cell("smoke level 9", 5, "soft", 102).key("study", rule="early stopping"), {"score": 99.0, "steps": 1000})
     _, soft, less = report.study_table(log).splitlines()[2:]
-    assert soft == "| smoke level 9 | soft | 4.00, 1.41 | 5.00, 1.41 | 6.00, 1.41 | – | 1000 to 1010 |"
+    assert soft == "| smoke level 9 (2) | soft | 4.00, 1.41 | 5.00, 1.41 | 6.00, 1.41 | – | 1000 to 1010 |"
     assert "| soft − strict | −1.50, 0.71 | −1.50, 0.71 | −1.50, 0.71 | – |" in less
     rows = report.choice_table(log).splitlines()[4:]
     assert [row.split(" | ")[-1] for row in rows] == ["**9.00** |", "11.00 |"]
@@ -230,8 +232,10 @@ def test_inputs_and_changes_turn_together(place: Place) -> None:
 
 def test_the_study_has_three_rules(place: Place) -> None:
     cell = Cell("digits within 60°", 64, "soft", 100)
-    fixed, early = (runs.study(cell, rule, place) for rule in ("fixed length", "early stopping"))
-    assert fixed["steps"] == 3
+    fixed, longer, early = (
+        runs.study(cell, rule, 3, place) for rule in ("fixed length", "twice as long", "early stopping")
+    )
+    assert (fixed["steps"], longer["steps"]) == (3, 6)
     assert early["steps"] > 5
     assert {"score, averaged"} == fixed.keys() - early.keys()
 

@@ -89,12 +89,12 @@ def main(words: Sequence[str] | None = None) -> None:
     if arguments.stage == "plan":
         print(f"{len(cells)} runs of the test, {sum(cell.key('test') in place.log.runs for cell in cells)} in the log")
     elif arguments.stage == "study":
-        for cell, rule in study_runs():
+        for cell, rule, steps in study_runs():
             if cell.task in tasks and cell.way in ways:
-                place.log.once(cell.key("study", rule=rule), partial(study, cell, rule, place))
+                place.log.once(cell.key("study", rule=rule), partial(study, cell, rule, steps, place))
     elif arguments.stage == "choose":
         for family, way in families():
-            if way in ways:
+            if way in ways and place.choosing[family].task in tasks:
                 print(family, way, choose(family, way, place))
     elif arguments.stage == "test":
         _test(cells, place)

@@ -54,7 +54,7 @@ def _title(task: str, images: int) -> str:
 def study_table(log: Log) -> str:
     """Return mean and standard deviation between seeds of each rule of training, on validation.
 
-    The rows of differences are of equal seeds, which share their data.
+    The rows of differences are of equal seeds, which share their data; the number of seeds is in brackets.
     """
     found: dict[tuple[str, int, str, str], dict[int, float]] = defaultdict(dict)
     steps: dict[tuple[str, int, str], list[int]] = defaultdict(list)
@@ -69,14 +69,19 @@ def study_table(log: Log) -> str:
     rows = []
     for task, images in dict.fromkeys(name[:2] for name in found):
         both = [[found[task, images, way, rule] for rule in rules] for way in ("strict", SOFT)]
+        # While the study runs, only seeds that all rules have.
+        shared = set.intersection(*(set(some) for scores in both for some in scores if some))
+        both = [[{seed: some[seed] for seed in some if seed in shared} for some in scores] for scores in both]
         for way, scores in zip(("strict", SOFT), both, strict=True):
             lengths = sorted(steps[task, images, way]) or [0]
             cells = [_mean_and_deviation(list(some.values())) for some in scores]
-            rows.append([_title(task, images), way, *cells, f"{lengths[0]} to {lengths[-1]}"])
+            rows.append([f"{_title(task, images)} ({len(shared)})", way, *cells, f"{lengths[0]} to {lengths[-1]}"])
         less = [
             [ours[seed] - theirs[seed] for seed in ours if seed in theirs] for theirs, ours in zip(*both, strict=True)
         ]
-        rows.append([_title(task, images), f"{SOFT} − strict", *map(_mean_and_deviation, less), ""])
+        rows.append(
+            [f"{_title(task, images)} ({len(shared)})", f"{SOFT} − strict", *map(_mean_and_deviation, less), ""]
+        )
     return table(("on validation: mean, SD of seeds", "way", *rules, "steps of early stopping"), rows) if rows else ""
 
 

@@ -24,6 +24,7 @@ from benchmarks.accuracy.tasks import (
     STUDY,
     STUDY_RULES,
     STUDY_SEEDS,
+    STUDY_WAYS,
     TASKS,
     Choosing,
     Task,
@@ -99,12 +100,12 @@ def equal_widths(cell: Cell, place: Place) -> tuple[int, ...]:
     return min(product(near, near, near), key=distance)
 
 
-def study(cell: Cell, rule: str, place: Place) -> dict[str, Any]:
-    """Return the score on validation of a rule of training, of ``"fixed length"`` also with averaged weights."""
+def study(cell: Cell, rule: str, steps: int, place: Place) -> dict[str, Any]:
+    """Return the score on validation of a rule of training, of a fixed length also with averaged weights."""
     task = place.tasks[cell.task]
     choosing = place.choosing[task.choices]
     trainer = _trainer(cell, Choice(min(choosing.widths), RATES[0]), place)
-    steps = task.steps[cell.images] * (2 if rule == "twice as long" else 1)
+    steps *= 2 if rule == "twice as long" else 1
     if rule == "early stopping":
         seconds, steps = train_to_plateau(trainer)
         return {**scores(trainer.network, trainer.data, task.group, False), "seconds": seconds, "steps": steps}
@@ -115,15 +116,10 @@ def study(cell: Cell, rule: str, place: Place) -> dict[str, Any]:
     return {**found, "score, averaged": averaged}
 
 
-def study_runs() -> Iterator[tuple[Cell, str]]:
-    """Yield the runs of the study, seed by seed."""
-    for seed in STUDY_SEEDS:
-        for task, images, ways in STUDY:
-            for way in ways:
-                for rule in STUDY_RULES:
-                    # Early stopping took more steps than the fixed length on smoke alone.
-                    if rule != "twice as long" or task.startswith("smoke"):
-                        yield Cell(task, images, way, seed), rule
+def study_runs() -> Iterator[tuple[Cell, str, int]]:
+    """Yield the runs of the study with their rules and the steps of a shorter training, seed by seed."""
+    for seed, (task, images, steps), way, rule in product(STUDY_SEEDS, STUDY, STUDY_WAYS, STUDY_RULES):
+        yield Cell(task, images, way, seed), rule, steps
 
 
 def planned() -> Iterator[Cell]:

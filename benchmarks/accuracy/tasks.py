@@ -42,7 +42,7 @@ class Task:
 
 
 _digits = partial(Task, load_digits, network=digits_network, group="C8", choices="digits")
-_smoke = partial(Task, network=smoke_network, choices="smoke", objective=CHANGES, steps={5: 640})
+_smoke = partial(Task, network=smoke_network, choices="smoke", objective=CHANGES, steps={5: 1280})
 TASKS: dict[str, Task] = {
     "digits upright": _digits("upright", steps={100: 300, 1000: 400}),
     "digits within 60°": _digits("within 60°", steps={100: 300, 300: 300, 1000: 400}),
@@ -81,12 +81,10 @@ CHOOSING = {
     "digits, 100 images": Choosing("digits within 60°", 100, 150, (4, 6, 8), ("strict", "soft")),
 }
 
-STUDY_RULES = ("fixed length", "early stopping", "twice as long")
-# Task, number of images and ways: first of the study of variance, then of the test.
-STUDY = tuple(
-    (task, images, ("strict", "soft"))
-    for task, images in (("digits upright", 100), ("digits upright", 1000), ("smoke level 9", 5))
-)
+# The study of variance: task, number of images and steps of its shorter training, ways, and rules.
+STUDY = (("digits upright", 100, 300), ("digits upright", 1000, 400), ("smoke level 9", 5, 640))
+STUDY_WAYS, STUDY_RULES = ("strict", "soft"), ("fixed length", "early stopping", "twice as long")
+# Task, number of images and ways of the test.
 SIMPLE = ("strict", "free head", "free biases", "reference vector", "soft")
 WITHOUT_BIASES = ("strict", "free head", "reference vector", "soft")
 PLAN: tuple[tuple[str, int, tuple[str, ...]], ...] = (
