@@ -17,8 +17,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.shared import turns
 from benchmarks.shared.run_log import Log
-from benchmarks.symmetry import bodies, discovery, forecasts, report, runs, training, turns
+from benchmarks.symmetry import bodies, discovery, forecasts, report, runs, training
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.results import grouped, read, rows_of
 from benchmarks.symmetry.runs import CHOOSING_SEED, Place
@@ -115,6 +116,21 @@ def test_runs_are_made_once_and_settings_are_chosen_after_the_rate(
     # Another seed needs no trials.
     runs.train_missing([replace(cell, seed=1)], again)
     assert len(again.log.runs) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tasks", "nope"], "--tasks: there is no 'nope', but digits; cifar10; ddmnist"),
+        (["--layer", "escnn.nn:R2Conv", "--head", "blah"], "argument --head: invalid choice: 'blah'"),
+    ],
+)
+def test_names_that_do_not_exist_are_refused(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run_here("symmetry.__main__", "--output", str(tmp_path / "log"), *words)
+    assert message in capsys.readouterr().err
 
 
 @torch.no_grad()

@@ -42,15 +42,17 @@ OF_SPACE = {"count": 48, "frames": 6, "size": 8, "seed": 1}
 TIME_STEP, WAVES = 0.5, 2
 
 
-def puffs_of_smoke(symmetry: str, level: int, folder: Path) -> Tensor:
+def puffs_of_smoke(symmetry: str, level: int, folder: Path, count: int = OF_PUFFS["count"]) -> Tensor:
     """Return films (puff, copy, frame, channel, row, column), from the folder where they are.
+
+    The first puffs of a larger count are those of a smaller one.
 
     Channels are the velocity to the right, the velocity up, and the density of smoke, at the centres of cells. Rows go
     down as in an image; so the first two are what escnn's irrep 1 of rotations acts on.
     """
     constants = {"buoyancy": BUOYANCY, "steepness": STEEPNESS, "steps": STEPS_OF_A_FRAME, "solver": SOLVER}
-    settings = {"symmetry": symmetry, "level": level, **OF_PUFFS, **constants}
-    return _kept(f"{symmetry}-{level}", settings, lambda: _simulated_puffs(symmetry, level), folder)
+    settings = {"symmetry": symmetry, "level": level, **OF_PUFFS, "count": count, **constants}
+    return _kept(f"{symmetry}-{level}", settings, lambda: _simulated_puffs(symmetry, level, count), folder)
 
 
 def flow_in_space(buoyancy: float, folder: Path) -> Tensor:
@@ -76,25 +78,25 @@ def _kept(name: str, settings: Mapping[str, Any], simulate: Callable[[], Array],
         return torch.from_numpy(stored["films"])
 
 
-def _simulated_puffs(symmetry: str, level: int) -> Array:
+def _simulated_puffs(symmetry: str, level: int, count: int) -> Array:
     from phi.flow import PERIODIC, ZERO_GRADIENT
 
     walls = 0, ZERO_GRADIENT
     if symmetry == "translation":
         walls = {"x": PERIODIC, "y": 0}, {"x": PERIODIC, "y": ZERO_GRADIENT}
     factors = 1 + STEEPNESS * level / (LEVELS - 1) * np.arange(COPIES[symmetry])
-    smoke, force = _starts_and_force(symmetry, factors / factors.mean())
+    smoke, force = _starts_and_force(symmetry, factors / factors.mean(), count)
     found = _films(smoke, force, frames=OF_PUFFS["frames"], walls=walls)
-    return found.reshape(OF_PUFFS["count"], len(factors), *found.shape[1:])
+    return found.reshape(count, len(factors), *found.shape[1:])
 
 
-def _starts_and_force(symmetry: str, factors: Array) -> tuple[Array, Array]:
+def _starts_and_force(symmetry: str, factors: Array, count: int) -> tuple[Array, Array]:
     """Smoke at the start (run, x, y), and the force on smoke (run, x, y, component), y upwards."""
     generator = np.random.default_rng(OF_PUFFS["seed"])
     size, half = OF_PUFFS["size"], OF_PUFFS["size"] / 2
     centres = np.arange(size) + 0.5 - half
     starts, forces = [], []
-    for _ in range(OF_PUFFS["count"]):
+    for _ in range(count):
         place = generator.uniform(-0.2, 0.2) * size, generator.uniform(0.15, 0.3) * size - half
         radius, density = generator.uniform(0.08, 0.12) * size, generator.uniform(0.5, 1.5)
         for copy, factor in enumerate(factors):

@@ -24,6 +24,7 @@ from pkgutil import resolve_name
 import torch
 
 from benchmarks.shared.run_log import Log, options
+from benchmarks.symmetry.networks import HEADS as LAYER_HEADS
 from benchmarks.symmetry.report import tables
 from benchmarks.symmetry.results import HEADS, KEY, grouped, rows_of
 from benchmarks.symmetry.runs import Place, train_missing
@@ -44,7 +45,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--pause-file", type=Path, help="while this file exists, training waits between epochs")
     parser.add_argument("--layer", type=resolve_name, help="package.module:Layer, to be tried in place of the protocol")
-    parser.add_argument("--head", default="pooled", help="of that layer's networks: pooled, free or soft")
+    parser.add_argument("--head", choices=LAYER_HEADS, default="pooled", help="of that layer's networks")
     for part in KEY:
         words = "only these, separated by semicolons, or by commas without a space after them"
         parser.add_argument(f"--{part.removesuffix('s')}s", dest=part, type=partial(re.split, ";|,(?! )"), help=words)
@@ -55,6 +56,11 @@ def main() -> None:
         print(try_layer(Way(arguments.layer, arguments.head), place))
         return
     asked = {part: values for part, values in vars(arguments).items() if part in KEY and values}
+    for part, values in asked.items():
+        known = dict.fromkeys(str(getattr(cell, part)) for cell in CELLS)
+        for value in values:
+            if value not in known:
+                parser.error(f"--{part.removesuffix('s')}s: there is no {value!r}, but {'; '.join(known)}")
     train_missing((cell for cell in CELLS if all(str(getattr(cell, part)) in asked[part] for part in asked)), place)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.shared.training import Split
-from benchmarks.symmetry.turns import Element, turned
+from benchmarks.shared.turns import Element, turned
 
 # Images have an odd side that halves to odd sides or to 8, unless opposite sides are one: only then do strides map the
 # pixel grid to itself under turns, and a strict network is invariant.

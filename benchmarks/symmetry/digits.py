@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.shared.training import Split
+from benchmarks.shared.turns import ELEMENTS, Element, randomly_moved, rotated, turned
 from benchmarks.symmetry.data import SIDE, VALIDATION, Data, draw, first, split_off
-from benchmarks.symmetry.turns import ELEMENTS, Element, randomly_moved, rotated, turned
 from experiments.digits import bundled_digits, mnist_digits
 from experiments.digits import turned as half_turned
 

@@ -29,10 +29,10 @@ from torch.nn import functional
 from benchmarks.shared.markdown import table
 from benchmarks.shared.run_log import Log, options
 from benchmarks.shared.training import FIRST_ROUND, Split, take_steps, update
+from benchmarks.shared.turns import rotated
 from benchmarks.symmetry.bodies import GSPACES, regular
 from benchmarks.symmetry.data import first
 from benchmarks.symmetry.digits import mnist
-from benchmarks.symmetry.turns import rotated
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.checks import FIBER_SUBGROUPS
 from escnn_relaxed.learning import which_softness_helps

@@ -19,10 +19,10 @@ from torch.nn import functional
 
 from benchmarks.shared.flow import puffs_of_smoke
 from benchmarks.shared.training import Split, softness_of
+from benchmarks.shared.turns import Element, turned
 from benchmarks.symmetry.bodies import Layers, regular
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.training import Objective, outputs_of
-from benchmarks.symmetry.turns import Element, turned
 from benchmarks.symmetry.ways import Setting, Way
 from escnn_relaxed import harden_network
 

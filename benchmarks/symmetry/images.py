@@ -16,8 +16,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.shared.turns import ELEMENTS, randomly_moved, rotated
 from benchmarks.symmetry.data import SIDE, VALIDATION, Data, draw, first, split_off
-from benchmarks.symmetry.turns import ELEMENTS, randomly_moved, rotated
 from experiments.cifar_files import cifar_split
 
 PIXELS = 4  # by which photographs are shifted

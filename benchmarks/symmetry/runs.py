@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.training import Split
+from benchmarks.shared.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.networks import equal_widths, parameters
 from benchmarks.symmetry.tasks import TASKS, Cell, Task
 from benchmarks.symmetry.training import Fit, Rule, fit
-from benchmarks.symmetry.turns import ELEMENTS, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
 from escnn_relaxed.baselines import ResidualR2Conv
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from benchmarks.shared.turns import Element
 from benchmarks.symmetry import forecasts
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.digits import PAIRS, POSES, load_digits, load_pairs, load_quadrants, load_sixes_and_sevens
 from benchmarks.symmetry.images import load_cifar, load_faces, load_glyphs, varied
 from benchmarks.symmetry.networks import Frame
 from benchmarks.symmetry.training import Objective, scores
-from benchmarks.symmetry.turns import Element
 from benchmarks.symmetry.ways import FURTHER_WAYS, MAIN_WAYS
 
 

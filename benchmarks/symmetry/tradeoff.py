@@ -19,11 +19,11 @@ from torch import nn
 
 from benchmarks.shared.markdown import cell, table
 from benchmarks.shared.run_log import Log, options
+from benchmarks.shared.turns import ELEMENTS, Element, randomly_moved
 from benchmarks.symmetry.data import Data
 from benchmarks.symmetry.runs import Place, trained
 from benchmarks.symmetry.tasks import Cell
 from benchmarks.symmetry.training import Fit, scores
-from benchmarks.symmetry.turns import ELEMENTS, Element, randomly_moved
 from benchmarks.symmetry.ways import WAYS, Setting, Way
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.network.relaxed_layers import copy_network, relaxed_layers

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.shared.pause import wait_while
 from benchmarks.shared.training import FIRST_ROUND, Split, softness_of, take_steps, update
+from benchmarks.shared.turns import Element
 from benchmarks.symmetry.data import Data
-from benchmarks.symmetry.turns import Element
 from benchmarks.symmetry.ways import Way
 from escnn_relaxed import SoftnessEvidence
 
@@ -100,8 +101,7 @@ def fit(
         decay = functools.partial(evidence.decay, rate * factor) if evidence is not None and way.is_decoupled else None
         without_gain = 0
         for _ in range(most):
-            while pause is not None and pause.exists():
-                time.sleep(1.0)
+            wait_while(pause)
             start = time.process_time()
             for _ in range(epochs):
                 batches = _batches(data.train, objective.batch, varied)

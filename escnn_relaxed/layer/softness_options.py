@@ -151,7 +151,7 @@ def _acting_gspace(in_type: FieldType, relax: object, keep: object) -> GSpace | 
 def check_kernel(kernel: object) -> None:
     """Raise a ``TypeError`` for a value from which no kernel can be built."""
     is_kernel = issubclass(kernel, Kernel) if isinstance(kernel, type) else callable(kernel)
-    if isinstance(kernel, nn.Module) or not (kernel is None or is_kernel):
+    if isinstance(kernel, (nn.Module, FieldType)) or not (kernel is None or is_kernel):
         raise TypeError(
             f"kernel must be an escnn_relaxed.ContinuousKernel or a subclass of escnn_relaxed.kernel.Kernel, got "
             f"{type(kernel).__name__}: {kernel!r}"

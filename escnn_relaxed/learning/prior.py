@@ -27,6 +27,11 @@ class LearnedGroup:
         determined: γ, the number of weights that the data determine at this δ.
         square: ‖α‖².
         rows: the group's columns of G, where GᵀG is the Fisher matrix of all observations; None before an update.
+
+    Example:
+        >>> import torch
+        >>> LearnedGroup(precision=4.0, square=0.5, rows=torch.ones(10, 3)).size
+        3
     """
 
     precision: float = 0.0

@@ -1,0 +1,117 @@
+"""How accurate each way is that relaxes a symmetry, and how robust to turned inputs. protocol.md says what is compared.
+
+    python -m benchmarks.accuracy plan                      # count the runs
+    python -m benchmarks.accuracy study --data FOLDER       # rules of training, on validation alone
+    python -m benchmarks.accuracy choose --data FOLDER      # widths and rates, on validation alone
+    python -m benchmarks.accuracy test --data FOLDER [--tasks "digits upright"] [--ways "strict;soft"] [--seeds 1000]
+    python -m benchmarks.accuracy report [--picture FILE.png]
+    python -m benchmarks.accuracy layer --data FOLDER --layer package.module:Layer [--head free] --picture FILE.png
+
+Runs go one after another. Each is a line of the log as it ends, and a second call goes on. "test" chooses first what is
+not chosen yet. "layer" tries a layer of your own on the first task of the plan, and draws it into that task's picture.
+It is called as ``Layer(in_type, out_type, kernel_size, padding=…, bias=False)`` and is a module between fields of these
+types. Give it a log of its own, a copy of the benchmark's. Ten trials and ten runs take less than half an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from pkgutil import resolve_name
+
+import torch
+
+from benchmarks.accuracy.layers import HEADS
+from benchmarks.accuracy.report import OWN, draw, tables
+from benchmarks.accuracy.runs import Cell, Place, choose, families, planned, study, study_runs, test
+from benchmarks.accuracy.tasks import PLAN, TASKS, TEST_SEEDS
+from benchmarks.accuracy.ways import EQUAL_WAYS, WAYS, Way
+from benchmarks.shared.run_log import Log
+
+KNOWN = {**WAYS, **EQUAL_WAYS}
+STAGES = ("plan", "study", "choose", "test", "report", "layer")
+LOG = Path(__file__).parents[1] / "results" / "accuracy" / "runs.jsonl"
+
+
+def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return what reads names that are known, separated by semicolons."""
+    allowed = list(known)
+
+    def read(text: str) -> list[str]:
+        names = [name.strip() for name in text.split(";")]
+        for name in names:
+            if name not in allowed:
+                raise argparse.ArgumentTypeError(f"there is no {name!r}, but " + "; ".join(allowed))
+        return names
+
+    return read
+
+
+def _layer(text: str) -> Callable[..., torch.nn.Module]:
+    """Return the layer of a name."""
+    try:
+        return resolve_name(text)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no package.module:Layer ({error})") from error
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("stage", choices=STAGES, metavar="STAGE", help=", ".join(STAGES))
+    parser.add_argument("--data", type=Path, help="folder of the data; without, scikit-learn's digits, for a trial")
+    parser.add_argument("--log", type=Path, default=LOG, help="the log, a file of JSON lines (%(default)s)")
+    parser.add_argument("--tasks", type=_names(TASKS), help="only these, separated by semicolons")
+    parser.add_argument("--ways", type=_names(KNOWN), help="only these")
+    parser.add_argument("--seeds", type=_names(map(str, TEST_SEEDS)), help="of the test, only these")
+    parser.add_argument("--layer", type=_layer, help="package.module:Layer of your own")
+    parser.add_argument("--head", choices=HEADS, default="pooled", help="of the networks of that layer (%(default)s)")
+    parser.add_argument("--picture", type=Path, help="where the picture is written")
+    arguments = parser.parse_args(words)
+    if (arguments.layer is None) == (arguments.stage == "layer"):
+        parser.error("the stage 'layer', and no other, needs --layer")
+    return arguments
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Make the runs of a stage that the log lacks, or tell what it holds."""
+    arguments = _arguments(words)
+    torch.set_num_threads(1)
+    place = Place(arguments.data, Log(arguments.log))
+    tasks, ways, seeds = arguments.tasks or TASKS, arguments.ways or KNOWN, arguments.seeds
+    cells = [
+        run for run in planned() if run.task in tasks and run.way in ways and (not seeds or str(run.seed) in seeds)
+    ]
+    if arguments.stage == "plan":
+        print(f"{len(cells)} runs of the test, {sum(cell.key('test') in place.log.runs for cell in cells)} in the log")
+    elif arguments.stage == "study":
+        for cell, rule, steps in study_runs():
+            if cell.task in tasks and cell.way in ways:
+                place.log.once(cell.key("study", rule=rule), partial(study, cell, rule, steps, place))
+    elif arguments.stage == "choose":
+        for family, way in families():
+            if way in ways and place.choosing[family].task in tasks:
+                print(family, way, choose(family, way, place))
+    elif arguments.stage == "test":
+        _test(cells, place)
+    elif arguments.stage == "layer":
+        task, images, _ = PLAN[0]
+        own = [Cell(task, images, OWN, seed) for seed in TEST_SEEDS]
+        _test(own, replace(place, ways={OWN: Way(arguments.layer, arguments.head)}))
+    if arguments.stage in ("report", "layer"):
+        print("\n\n".join(tables(place.log)))
+        if arguments.picture:
+            draw(place.log, arguments.picture)
+
+
+def _test(cells: Iterable[Cell], place: Place) -> None:
+    for cell in cells:
+        place.log.once(cell.key("test"), partial(test, cell, place))
+
+
+if __name__ == "__main__":
+    main()

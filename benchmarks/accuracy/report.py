@@ -1,0 +1,225 @@
+"""Tables and the picture, all from the log."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from scipy.stats import sem, t
+
+from benchmarks.accuracy.tasks import PLAN, TASKS
+from benchmarks.accuracy.ways import EQUAL_WAYS, WAYS
+from benchmarks.shared.markdown import cell, table
+from benchmarks.shared.run_log import Log
+
+# The way whose gains are told, and over which: named before the runs.
+SOFT, BASELINES = "soft", ("strict", "free head", "free biases", "reference vector")
+OWN = "own layer"
+LEVEL = 0.05
+# Scores of one task and number of images: way → seed → result.
+Part = Mapping[str, Mapping[int, Mapping[str, Any]]]
+
+
+def tables(log: Log) -> list[str]:
+    """Return the tables of all stages that the log has runs of."""
+    parts = _parts(log)
+    gains = [gain_table(parts, score) for score in ("score", "turned")] if parts else []
+    ways = [way_table(name, part, some) for name, part in parts.items() for some in ((*WAYS, OWN), (SOFT, *EQUAL_WAYS))]
+    return [text for text in (study_table(log), choice_table(log), *gains, *ways) if text]
+
+
+def _runs(log: Log, stage: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    runs = [(json.loads(name), result) for name, result in log.runs.items()]
+    return [(run, result) for run, result in runs if run["stage"] == stage]
+
+
+def _parts(log: Log) -> dict[tuple[str, int], Part]:
+    """Return the runs of the test, tasks in the order of the plan."""
+    found: dict[tuple[str, int], Any] = {(task, images): defaultdict(dict) for task, images, _ in PLAN}
+    for run, result in _runs(log, "test"):
+        found[run["task"], run["images"]][run["way"]][run["seed"]] = result
+    return {name: part for name, part in found.items() if part}
+
+
+def _title(task: str, images: int) -> str:
+    return task if task.startswith("smoke") else f"{task}, {images:,} images"
+
+
+def study_table(log: Log) -> str:
+    """Return mean and standard deviation between seeds of each rule of training, on validation.
+
+    The rows of differences are of equal seeds, which share their data; the number of seeds is in brackets.
+    """
+    found: dict[tuple[str, int, str, str], dict[int, float]] = defaultdict(dict)
+    steps: dict[tuple[str, int, str], list[int]] = defaultdict(list)
+    for run, result in _runs(log, "study"):
+        name = run["task"], run["images"], run["way"]
+        found[(*name, run["rule"])][run["seed"]] = result["score"]
+        if run["rule"] == "early stopping":
+            steps[name].append(result["steps"])
+        elif run["rule"] == "fixed length":
+            found[(*name, "fixed length, averaged")][run["seed"]] = result["score, averaged"]
+    rules = ("early stopping", "fixed length", "fixed length, averaged", "twice as long")
+    rows = []
+    for task, images in dict.fromkeys(name[:2] for name in found):
+        both = [[found[task, images, way, rule] for rule in rules] for way in ("strict", SOFT)]
+        # While the study runs, only seeds that all rules have.
+        shared = set.intersection(*(set(some) for scores in both for some in scores if some))
+        both = [[{seed: some[seed] for seed in some if seed in shared} for some in scores] for scores in both]
+        for way, scores in zip(("strict", SOFT), both, strict=True):
+            lengths = sorted(steps[task, images, way]) or [0]
+            cells = [_mean_and_deviation(list(some.values())) for some in scores]
+            rows.append([f"{_title(task, images)} ({len(shared)})", way, *cells, f"{lengths[0]} to {lengths[-1]}"])
+        less = [
+            [ours[seed] - theirs[seed] for seed in ours if seed in theirs] for theirs, ours in zip(*both, strict=True)
+        ]
+        rows.append(
+            [f"{_title(task, images)} ({len(shared)})", f"{SOFT} − strict", *map(_mean_and_deviation, less), ""]
+        )
+    return table(("on validation: mean, SD of seeds", "way", *rules, "steps of early stopping"), rows) if rows else ""
+
+
+def _mean_and_deviation(values: Sequence[float]) -> str:
+    return f"{fmean(values):.2f}, {stdev(values):.2f}".replace("-", "−") if len(values) > 1 else "–"
+
+
+def choice_table(log: Log) -> str:
+    """Return the mean score on validation of each trial, the best of a way in bold."""
+    found: dict[tuple[str, int, str], dict[tuple[float, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run, result in _runs(log, "choose"):
+        found[run["task"], run["images"], run["way"]][run["width"], run["rate"], run["penalty"]].append(result["score"])
+    rows = []
+    for (task, images, way), trials in found.items():
+        means = {choice: fmean(some) for choice, some in trials.items()}
+        best = (min if _is_error(task) else max)(means, key=means.__getitem__)
+        for choice, mean in means.items():
+            text = f"**{mean:.2f}**" if choice == best else f"{mean:.2f}"
+            rows.append([_title(task, images), way, *(f"{value:g}" for value in choice), text])
+    return table(("task", "way", "fields", "rate", "λ", "score on validation"), rows) if rows else ""
+
+
+def _is_error(task: str) -> bool:
+    """Whether the score of a task is better where it is small."""
+    return TASKS[task].objective.likelihood != "categorical"
+
+
+def differences(part: Part, baseline: str, score: str, way: str = SOFT) -> list[float]:
+    """Return a way less a baseline, of each seed of both."""
+    ours, theirs = part.get(way, {}), part.get(baseline, {})
+    return [ours[seed][score] - theirs[seed][score] for seed in ours if seed in theirs]
+
+
+def p_value(values: Sequence[float]) -> float:
+    """Return the p-value of a mean of 0, by Student's t of both sides."""
+    if not stdev(values):
+        return float(fmean(values) == 0)
+    return float(2 * t.sf(abs(fmean(values)) / sem(values), len(values) - 1))
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number, by Holm's method."""
+    order, found, largest = sorted(range(len(values)), key=values.__getitem__), [0.0] * len(values), 0.0
+    for rank, number in enumerate(order):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[number]))
+        found[number] = largest
+    return found
+
+
+def gain_table(parts: Mapping[tuple[str, int], Part], score: str) -> str:
+    """Return the gains of soft layers over each baseline: mean, half of the 95 % interval, and a mark.
+
+    ▲ and ▼ where a gain or a loss remains after Holm's correction over all gains of the table, otherwise ○.
+    """
+    signs = {name: -1 if _is_error(name[0]) else 1 for name in parts}
+    values = {
+        (name, baseline): [signs[name] * value for value in differences(part, baseline, score)]
+        for name, part in parts.items()
+        for baseline in BASELINES
+    }
+    known = {key: some for key, some in values.items() if len(some) > 1}
+    corrected = dict(zip(known, holm([p_value(some) for some in known.values()]), strict=True))
+    rows = []
+    for name, part in parts.items():
+        cells = []
+        for baseline in BASELINES:
+            some = known.get((name, baseline))
+            if some is None:
+                cells.append("–")
+                continue
+            half, mean = t.ppf(1 - LEVEL / 2, len(some) - 1) * sem(some), fmean(some)
+            mark = "○" if corrected[name, baseline] >= LEVEL else "▲" if mean > 0 else "▼"
+            cells.append(f"{mean:+.2f} ± {half:.2f} {mark}".replace("-", "−"))
+        ours = [run[score] for run in part.get(SOFT, {}).values()]
+        rows.append([_title(*name), cell(ours, len(TASKS[name[0]].seeds)), *cells])
+    title = "as they are" if score == "score" else "on turned inputs"
+    return table((title, f"`{SOFT}`", *(f"gain over `{baseline}`" for baseline in BASELINES)), rows)
+
+
+def way_table(name: tuple[str, int], part: Part, ways: Sequence[str]) -> str:
+    """Return the scores of some ways on a task, means ± standard errors, and what their networks have."""
+    rows = []
+    for way in [way for way in ways if way in part]:
+        runs = list(part[way].values())
+        scores = (cell([run[score] for run in runs], len(TASKS[name[0]].seeds)) for score in ("score", "turned"))
+        # Of hidden layers that differ, the fields of each.
+        fields = str(runs[0]["width"]).strip("[]()")
+        counts = f"{runs[0]['parameters']:,}", fields, f"{runs[0]['rate']:g}"
+        rows.append([f"`{way}`", *scores, *counts, f"{fmean(run['seconds'] for run in runs):.0f}"])
+    word = "error, %" if _is_error(name[0]) else "accuracy, %"
+    header = (_title(*name), word, "on turned inputs", "parameters", "fields", "rate", "seconds")
+    return table(header, rows) if len(rows) > 1 else ""
+
+
+def draw(log: Log, path: Path) -> None:
+    """Draw for each task the score on data as they are against that on turned ones, a dot for each way."""
+    parts = {name: part for name, part in _parts(log).items() if len(part) > 1}
+    if not parts:
+        raise ValueError("the log has no task with runs of two ways of the test, so there is nothing to draw")
+    columns = min(3, len(parts))
+    lines = -(-len(parts) // columns)
+    figure, axes = pyplot.subplots(lines, columns, figsize=(5 * columns, 4.2 * lines), squeeze=False)
+    for axis in axes.flat[len(parts) :]:
+        axis.set_axis_off()
+    for axis, (name, part) in zip(axes.flat, parts.items(), strict=False):
+        _draw_task(axis, name, part)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def _draw_task(axis: Axes, name: tuple[str, int], part: Part) -> None:
+    colours = pyplot.get_cmap("tab20").colors
+    points = {}
+    for number, way in enumerate((*WAYS, OWN)):
+        scores = [[run[score] for run in part.get(way, {}).values()] for score in ("score", "turned")]
+        if not scores[0]:
+            continue
+        x, y = points[way] = tuple(map(fmean, scores))
+        errors = [sem(some) if len(some) > 1 else 0.0 for some in scores]
+        axis.errorbar(x, y, errors[1], errors[0], "*" if way == OWN else "o", color=colours[number])
+        axis.annotate(way, (x, y), (4, 4), textcoords="offset points", fontsize=8)
+    edge = frontier(list(points.values()), _is_error(name[0]))
+    axis.plot(*zip(*edge, strict=True), color="0.7", zorder=0)
+    axis.set_title(_title(*name), fontsize=10)
+    word = "error, %" if _is_error(name[0]) else "accuracy, %"
+    axis.set_xlabel(f"{word}, as they are")
+    axis.set_ylabel(f"{word}, turned")
+
+
+def frontier(points: Sequence[tuple[float, ...]], is_error: bool) -> list[tuple[float, ...]]:
+    """Return the points that no other is better than in one score and as good in the other, in order."""
+    sign = -1 if is_error else 1
+
+    def is_beaten(point: tuple[float, ...]) -> bool:
+        return any(
+            other != point and all(sign * mine <= sign * theirs for mine, theirs in zip(point, other, strict=True))
+            for other in points
+        )
+
+    return sorted(point for point in points if not is_beaten(point))

@@ -1,0 +1,55 @@
+"""The ways that are compared: what breaks the symmetry, or keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from escnn.nn import R2Conv
+
+from benchmarks.accuracy.layers import AnnealedR2Conv
+from escnn_relaxed import RelaxedR2Conv
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to build and train a network."""
+
+    layer: Callable[..., Any] = R2Conv
+    # "pooled", "free" or "soft". Of forecasts, the last layer: one of the group, one without, or a soft one.
+    head: str = "pooled"
+    # After each layer a bias for each channel.
+    has_free_biases: bool = False
+    # A learned constant field that is appended to the input: "vector" or "scalar".
+    constant: str | None = None
+    # Each image of a batch is moved by an element that is drawn.
+    is_turned: bool = False
+    # The evidence says how soft layers are.
+    has_evidence: bool = False
+    # The loss has a penalty on how much the output changes as the input turns.
+    has_penalty: bool = False
+    # A network that is trained on the poses of the training images turns an image back first.
+    is_canonical: bool = False
+    # The way whose choices it has; its hidden layers have as many parameters as make the network's those of ``soft``.
+    equal: str | None = None
+
+
+WAYS: dict[str, Way] = {
+    "strict": Way(),
+    "free head": Way(head="free"),
+    "free biases": Way(has_free_biases=True),
+    "soft head": Way(head="soft"),
+    "turned copies": Way(head="free", is_turned=True),
+    "reference vector": Way(constant="vector"),
+    "constant scalar": Way(constant="scalar"),
+    "annealed": Way(AnnealedR2Conv),
+    "penalty": Way(RelaxedR2Conv, has_penalty=True),
+    "canonical": Way(head="free", is_canonical=True),
+    "soft": Way(RelaxedR2Conv),
+    "soft, evidence": Way(RelaxedR2Conv, has_evidence=True),
+    "soft, free head": Way(RelaxedR2Conv, "free"),
+}
+EQUAL_WAYS: dict[str, Way] = {
+    f"{name}, equal parameters": replace(WAYS[name], equal=name) for name in ("strict", "free head")
+}
