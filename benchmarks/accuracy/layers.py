@@ -9,21 +9,22 @@ import torch
 from escnn import nn as enn
 from escnn.nn import FieldType
 from torch import Tensor, nn
-from torch.nn import functional
 
 from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed.layer.gate import Gate
 
 
 class AnnealedR2Conv(RelaxedR2Conv):
     """A soft layer with a gate for all inputs: K_g = PK + g (K − PK), 1 is the soft layer and 0 the strict one."""
 
-    gate = 1.0
+    @property
+    def gate(self) -> float:
+        """g."""
+        return float(self.gates[0].value) if self.gates else 1.0
 
-    def forward(self, input: enn.GeometricTensor) -> enn.GeometricTensor:
-        """(batch, C_in, H, W) → (batch, C_out, H_out, W_out)."""
-        strict, whole = self.kernel(self.weights, ("rotation",)), self.kernel(self.weights)
-        bank = torch.lerp(strict, whole, self.gate)
-        return self.out_type(functional.conv2d(input.tensor, bank, self.expanded_bias, self.stride, self.padding))
+    @gate.setter
+    def gate(self, value: float) -> None:
+        self.gates = (Gate(value, ("rotation",)),)
 
 
 class Module(enn.EquivariantModule):  # type: ignore[misc]
