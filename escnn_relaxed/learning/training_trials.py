@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -248,10 +247,9 @@ class _Trainer:
         with in_eval_mode(copy), torch.no_grad():
             losses = self.losses(copy)
         if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) < 2:
-            returned = reprlib.repr(losses) if isinstance(losses, (list, tuple)) else type(losses).__name__
             shape = f" of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else ""
             raise TypeError(
-                f"losses must return a tensor with the loss of each of two inputs or more, got {returned}{shape}"
+                f"losses must return a tensor with the loss of each of two inputs or more, got a {type(losses).__name__}{shape}"
             )
         if not losses.isfinite().all():
             raise ValueError("losses must be finite: the further training may have diverged, try a lower learning rate")
