@@ -249,7 +249,8 @@ class _Trainer:
         if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) < 2:
             shape = f" of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else ""
             raise TypeError(
-                f"losses must return a tensor with the loss of each of two inputs or more, got a {type(losses).__name__}{shape}"
+                f"losses must return a tensor with the loss of each of two inputs or more, got a "
+                f"{type(losses).__name__}{shape}"
             )
         if not losses.isfinite().all():
             raise ValueError("losses must be finite: the further training may have diverged, try a lower learning rate")
