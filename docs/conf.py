@@ -45,6 +45,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!escnn_relaxed\.).*"),
     ("py:class", r"escnn_relaxed\.group\.domain\..*"),
+    ("py:class", r"escnn_relaxed\.layer\.softness_options\..*"),
     (
         "py:class",
         r"escnn_relaxed\.kernel\.(modulation|position_modulation|steerable_basis)\..*",
@@ -68,7 +69,8 @@ nb_ipywidgets_js = {}  # nothing is fetched from elsewhere
 
 autodoc_member_order = "bysource"
 autosummary_generate = False  # lines of an index; the pages are written by hand
-autodoc_preserve_defaults = True
+# Of layers the signature names options that the source has as one mapping, so defaults are not read from the source.
+autodoc_preserve_defaults = False
 toc_object_entries_show_parents = "hide"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"

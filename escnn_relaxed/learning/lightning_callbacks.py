@@ -262,7 +262,7 @@ class LearnSoftness(Callback):
 
 
 class LogSoftness(Callback):
-    """Logs how soft a network is after each epoch: :func:`~escnn_relaxed.measure.relaxation_scalars`.
+    """Logs how soft a network is after each epoch: :func:`~escnn_relaxed.relaxation_scalars`.
 
     :func:`~escnn_relaxed.plots.plot_softness` draws ``history``, which checkpoints keep.
 

@@ -92,7 +92,7 @@ class PoseReport(Report):
         on rotated copies. No data of one pose can tell the two apart, and the verdict says so.
 
         Args:
-            helps: subgroup → whether softness helps, as :func:`~escnn_relaxed.learning.which_softness_helps` finds,
+            helps: subgroup → whether softness helps, as :func:`~escnn_relaxed.which_softness_helps` finds,
                 None where it says to train longer.
 
         Returns:

@@ -89,7 +89,7 @@ class RelaxationSummary(Report):
     own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def scalars(self) -> dict[str, float]:
-        """Return the numbers by tag, as :func:`~escnn_relaxed.measure.relaxation_scalars` lists them."""
+        """Return the numbers by tag, as :func:`~escnn_relaxed.relaxation_scalars` lists them."""
         energies = {row.name: sum(w * w for of in row.domain_frequency.values() for w in of) for row in self.rows}
         scalars = {"frequency_energy/total": sum(energies.values())}
         for row in self.rows:

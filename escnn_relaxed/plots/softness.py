@@ -25,7 +25,7 @@ def plot_softness(history: Sequence[dict[str, float]], axes: Axes | None = None)
     A layer whose s is 0 has no line there, since 0 is not on this axis.
 
     Args:
-        history: what :func:`~escnn_relaxed.measure.relaxation_scalars` returned after each epoch, as in ``history`` of
+        history: what :func:`~escnn_relaxed.relaxation_scalars` returned after each epoch, as in ``history`` of
             :class:`~escnn_relaxed.learning.lightning_callbacks.LogSoftness`.
         axes: where to draw, a new figure by default.
 
