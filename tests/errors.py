@@ -78,7 +78,7 @@ def shift(features: Tensor, *pixels: int) -> Tensor:
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
     """‖found − expected‖ / ‖expected‖."""
-    return float((found - expected).norm() / expected.norm())
+    return float(((found - expected).norm() / expected.norm()).detach())
 
 
 def answer_to(module: EquivariantModule, features: Tensor) -> Tensor:

@@ -170,6 +170,7 @@ def test_random_samples_are_of_continuous_groups_or_of_regular_fields() -> None:
         ContinuousKernel(sampling="often")
 
 
+@pytest.mark.usefixtures("warnings_not_yet_given")
 @pytest.mark.parametrize(("frequency", "filtered"), [(0.3, {}), (1.0, {"filter_frequency": {"rotation": 0.5}})])
 def test_frequencies_that_are_no_whole_numbers_jump_in_log_coordinates(frequency: float, filtered: dict) -> None:
     with pytest.warns(UserWarning, match="jumps where the angle does"):
