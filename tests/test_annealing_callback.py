@@ -85,6 +85,7 @@ class Stop(Callback):
         trainer.should_stop = True
 
 
+@pytest.mark.usefixtures("warnings_not_yet_given")
 def test_a_training_that_stops_early_leaves_no_gate_and_says_so() -> None:
     module = Classifier()
     with pytest.warns(UserWarning, match="stopped before its strict epochs, so the network is still soft"):

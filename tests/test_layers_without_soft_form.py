@@ -38,6 +38,7 @@ def volumes() -> enn.SequentialModule:
     )
 
 
+@pytest.mark.usefixtures("warnings_not_yet_given")
 def test_others_are_relaxed_and_a_warning_names_what_is_left() -> None:
     trained = volumes()
     checks._warned.clear()
@@ -58,6 +59,7 @@ def test_others_are_relaxed_and_a_warning_names_what_is_left() -> None:
     assert relaxation_summary(relaxed).own == {}
 
 
+@pytest.mark.usefixtures("warnings_not_yet_given")
 def test_layer_of_unequal_strides_is_left_and_others_are_relaxed() -> None:
     trained = enn.SequentialModule(enn.R2Conv(C4, C4, 3), enn.R2Conv(C4, C4, 3, stride=(2, 1)))
     checks._warned.clear()
@@ -68,6 +70,7 @@ def test_layer_of_unequal_strides_is_left_and_others_are_relaxed() -> None:
         relax_network(trained, lambda name, layer: name == "1")
 
 
+@pytest.mark.usefixtures("warnings_not_yet_given")
 @pytest.mark.skipif(not any(kind.__name__ == "TensorProductModule" for kind in NO_SOFT_FORM), reason="an older escnn")
 def test_tensor_products_and_own_modules_with_weights_are_listed() -> None:
     fields = small.field_type("C4", "two regular")

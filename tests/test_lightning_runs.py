@@ -369,6 +369,7 @@ def test_void_pixels_of_the_training_batches_count_nowhere(void: int) -> None:
     assert callback.evidence.penalty() == by_hand.penalty() > 0
 
 
+@pytest.mark.usefixtures("warnings_not_yet_given")
 def test_classes_that_a_loss_leaves_out_are_never_counted_without_a_word() -> None:
     labels = torch.full((IMAGES, 5, 5), -100)
     module = Pixels()

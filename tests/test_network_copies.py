@@ -74,6 +74,7 @@ class Closing(Scaled):
         return self.call(features) if self.call is not None else self.calls[0]()(features)
 
 
+@pytest.mark.usefixtures("warnings_not_yet_given")
 @pytest.mark.parametrize("holds", ["closure", "closure over self", "weak"])
 def test_functions_that_hold_modules_are_warned_of(holds: str) -> None:
     network = Closing(holds)

@@ -146,6 +146,7 @@ def test_state_of_far_taps_loads(space: str, kernel_size: int, dilation: int, ke
         assert relative_error(answer(found, features), answer(trained, features)) <= SINGLE
 
 
+@pytest.mark.usefixtures("warnings_not_yet_given")
 def test_samples_that_are_rounding_are_warned_of() -> None:
     checks._warned.clear()
     message = r"regular to regular with errors of up to 0\.27 at taps .* about 3 / dilation"
