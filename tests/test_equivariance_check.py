@@ -107,7 +107,9 @@ def test_warning_is_at_the_line_of_the_user() -> None:
     source = compile(f"\n\n{line}\n", "script.py", "exec")
     with pytest.warns(UserWarning, match="elements are not checked") as caught:
         exec(source, {"layer": layer, "__name__": "__main__"})
-    assert [(each.filename, each.lineno) for each in caught] == [("script.py", 3)]
+    # Newer versions of NumPy have warnings of their own for escnn.
+    own = [each for each in caught if each.category is UserWarning]
+    assert [(each.filename, each.lineno) for each in own] == [("script.py", 3)]
 
 
 @pytest.mark.parametrize("space", ["octahedral", "O(3)", "cone 4"])
