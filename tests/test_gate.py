@@ -346,3 +346,13 @@ def test_single_precision_layers_take_gates_in_double_precision() -> None:
     features, gate = features_of(layer), torch.rand(2, dtype=torch.float64)
     exact = call_with(layer_of("soft"), features_of(layer_of("soft")), gate)
     assert relative_error(call_with(layer, features, gate).double(), exact) <= SINGLE_REORDERED
+
+
+def test_softness_under_a_map_is_that_of_the_mean_square_of_its_pixels() -> None:
+    layer = layer_of("soft")
+    pixels = torch.tensor([[0.0, 0.2, 0.4], [0.6, 0.8, 1.0]], dtype=torch.float64)
+    with gate_softness(layer, pixels.view(2, 1, 1, 3)):
+        found = layer.softness()
+    for each, row in zip(found, pixels, strict=True):
+        with gate_softness(layer, row.square().mean().sqrt().item()):
+            assert each.item() == pytest.approx(layer.softness().item(), rel=1e-12)
