@@ -92,6 +92,15 @@ def no_cast_bases() -> None:
         del _stored_filters[key]
 
 
+@pytest.fixture
+def bases_that_are_overwritten() -> Iterator[None]:
+    """Escnn shares bases between layers, and a state of this test writes others over them: later tests build anew."""
+    from escnn.nn.modules.basismanager.basisexpansion_singleblock import _stored_filters
+
+    yield
+    _stored_filters.clear()
+
+
 @pytest.fixture(params=["cpu", "another"])
 def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """The CPU, and a device whose tensors it does not mix with."""

@@ -101,6 +101,7 @@ def test_state_in_another_basis_is_the_same_layer(dimension: int, relax: str | N
 
 
 @EVERY_DIMENSION
+@pytest.mark.usefixtures("bases_that_are_overwritten")
 def test_network_with_a_state_in_another_basis_is_relaxed_and_handed_back_as_it_is(dimension: int) -> None:
     """What it loads is written over the samples that layers share, and a second state over the first."""
     theirs, ours, fields = layers(dimension)
@@ -120,6 +121,7 @@ def test_network_with_a_state_in_another_basis_is_relaxed_and_handed_back_as_it_
 
 
 @EVERY_DIMENSION
+@pytest.mark.usefixtures("bases_that_are_overwritten")
 def test_layers_that_share_a_basis_share_it_after_a_load(dimension: int) -> None:
     theirs, _, fields = layers(dimension)
     trained = theirs(fields, fields, 3)
