@@ -202,7 +202,7 @@ def test_an_annealed_network_ends_strict(place: Place) -> None:
     assert gates == pytest.approx([1, 5 / 6, 2 / 3, 1 / 2, 1 / 3, 1 / 6, 0, 0])
 
 
-@pytest.mark.parametrize(("family", "width", "rate"), [("digits", 6, 0.03), ("smoke", 4, 0.003)])
+@pytest.mark.parametrize(("family", "width", "rate"), [("digits", 6, 0.03), ("smoke", 9, 0.003)])
 def test_the_best_width_is_chosen_first_and_then_the_rate(
     family: str, width: int, rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

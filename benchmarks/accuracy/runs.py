@@ -25,6 +25,7 @@ from benchmarks.accuracy.tasks import (
     STUDY_RULES,
     STUDY_SEEDS,
     STUDY_WAYS,
+    STUDY_WIDTH,
     TASKS,
     Choosing,
     Task,
@@ -103,8 +104,7 @@ def equal_widths(cell: Cell, place: Place) -> tuple[int, ...]:
 def study(cell: Cell, rule: str, steps: int, place: Place) -> dict[str, Any]:
     """Return the score on validation of a rule of training, of a fixed length also with averaged weights."""
     task = place.tasks[cell.task]
-    choosing = place.choosing[task.choices]
-    trainer = _trainer(cell, Choice(min(choosing.widths), RATES[0]), place)
+    trainer = _trainer(cell, Choice(STUDY_WIDTH, RATES[0]), place)
     steps *= 2 if rule == "twice as long" else 1
     if rule == "early stopping":
         seconds, steps = train_to_plateau(trainer)

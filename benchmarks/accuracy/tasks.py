@@ -77,13 +77,15 @@ class Choosing:
 
 CHOOSING = {
     "digits": Choosing("digits within 60°", 300, 150, (4, 6, 8)),
-    "smoke": Choosing("smoke level 9", 5, 320, (4, 6, 9)),
+    "smoke": Choosing("smoke level 9", 5, 320, (6, 9, 13)),
     "digits, 100 images": Choosing("digits within 60°", 100, 150, (4, 6, 8), ("strict", "soft")),
 }
 
 # The study of variance: task, number of images and steps of its shorter training, ways, and rules.
 STUDY = (("digits upright", 100, 300), ("digits upright", 1000, 400), ("smoke level 9", 5, 640))
 STUDY_WAYS, STUDY_RULES = ("strict", "soft"), ("fixed length", "early stopping", "twice as long")
+# Fields of its hidden layers.
+STUDY_WIDTH = 4
 # Task, number of images and ways of the test.
 SIMPLE = ("strict", "free head", "free biases", "reference vector", "soft")
 WITHOUT_BIASES = ("strict", "free head", "reference vector", "soft")
