@@ -23,6 +23,8 @@ from escnn import nn as enn
 from escnn.nn import FieldType, R2Conv, R3Conv
 from torch import nn
 
+from benchmarks.accuracy.networks import digits_network, photographs_network
+from benchmarks.accuracy.ways import WAYS
 from benchmarks.speed.sides import DEVICE, Call, OnTensors, alternate, evaluation, peak_memory, regular, training
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, SoftnessEvidence
 
@@ -147,6 +149,23 @@ def _evidence_sides(gspace: Any, fields: int, is_penalty: bool) -> tuple[Call, C
     return ours, training(network, images[:64], labels)
 
 
+def _network_rows() -> Iterator[Row]:
+    """Yield a step of training of whole networks, soft beside strict."""
+    for name, make, group, width, shape in (
+        ("digits, C8, 8 fields", digits_network, "C8", 8, (64, 1, 25, 25)),
+        ("CIFAR-10, C4, 8 fields", photographs_network, "C4", 8, (64, 3, 33, 33)),
+        ("CIFAR-10, C4, 32 fields", photographs_network, "C4", 32, (64, 3, 33, 33)),
+    ):
+        sides = partial(_network_sides, make, group, width, shape)
+        yield Row(f"network, {name}, batch {shape[0]}", "R2Conv", sides)
+
+
+def _network_sides(make: Callable[..., nn.Module], group: str, width: int, shape: tuple[int, ...]) -> Sequence[Call]:
+    """Return a step of training of the soft network and of the strict one."""
+    images, labels = torch.randn(*shape, device=DEVICE), torch.randint(0, 10, shape[:1], device=DEVICE)
+    return [training(make(WAYS[way], group, width).to(DEVICE), images, labels) for way in ("soft", "strict")]
+
+
 def _named(fields: FieldType, kernel_size: int, batch: int, size: int) -> str:
     name = f"{fields.gspace.fibergroup.name}, {fields.size} channels, {kernel_size}×{kernel_size}"
     return f"{name}, {size}×{size}, batch {batch}"
@@ -181,7 +200,7 @@ def main() -> None:
     device = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"{platform.machine()}, 1 thread"
     print(f"{device}, torch {torch.__version__}\n")
     print("| float32 | against | ratio | quartiles | ms |\n|---|---|---|---|---|")
-    for row in chain(_rotation_rows(), _translation_rows(), _volume_rows(), _evidence_rows()):
+    for row in chain(_rotation_rows(), _translation_rows(), _volume_rows(), _evidence_rows(), _network_rows()):
         if any(part in row.name for part in arguments.rows.split(";")):
             print(f"| {row.name} | {row.against} | {_measured(row, arguments.repetitions)} |", flush=True)
 
