@@ -157,3 +157,14 @@ def test_sums_of_irreps_of_rotations_of_space_are_rectified_on_the_group_at_the_
     layer = RelaxedR3Conv(scalars, space.type(fields[0]), 3, kernel=ContinuousKernel(hidden_size=4))
     volume = scalars(torch.randn(1, 1, 5, 5, 5))
     assert 0.1 < layer(volume).tensor.square().mean() < 10
+
+
+@pytest.mark.usefixtures("warnings_not_yet_given")
+def test_a_layer_of_space_says_that_it_is_strict_for_sampled_rotations_alone() -> None:
+    space = gspaces.rot3dOnR3()
+    fields = space.type(space.trivial_repr, space.irrep(1))
+    with pytest.warns(UserWarning, match=r"ContinuousKernel on SO\(3\) is strict for the sampled rotations alone"):
+        RelaxedR3Conv(fields, fields, 3, kernel=ContinuousKernel(hidden_size=4))
+    cube = gspaces.octaOnR3()
+    scalars = cube.type(cube.trivial_repr)
+    RelaxedR3Conv(scalars, scalars, 3, kernel=ContinuousKernel(hidden_size=4))  # a finite group is exact: no warning
