@@ -1,4 +1,4 @@
-"""What a layer keeps in evaluation: its filters, while all tensors of the state have the same values.
+"""Memo of a layer's filters in eval mode, valid while no tensor of its state changes.
 
 Version counters would miss writes through ``.data``, NumPy or fused optimisers, so values are compared. On an
 accelerator a comparison would wait, so filter banks are made anew there; an export has them for good.
@@ -25,7 +25,7 @@ _LARGE = 2**12
 
 
 class EvaluationMemo:
-    """The last results of a module, returned again in evaluation while the values of its state are the same."""
+    """Memo of the last results of a module in eval mode, valid while no value of its state changes."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[list[Tensor], Any]] = {}
@@ -59,7 +59,7 @@ class EvaluationMemo:
 
 
 class _TensorPlaces:
-    """Where the tensors are that what a module computes may depend on, so that a call need not look for them."""
+    """Locations of all tensors that the result of a module may depend on, found once."""
 
     def __init__(self, module: nn.Module) -> None:
         parts = [*module.modules()]
@@ -81,13 +81,13 @@ class _TensorPlaces:
         self._compared: list[Tensor] = []
 
     def are_those_of_now(self) -> bool:
-        """Whether the module has the same parts and attributes still."""
+        """Return whether the module still has the same submodules and attributes."""
         return [*map(len, self._dictionaries)] == self._sizes and all(
             [values.get(name) is child for values, name, child in self._children]
         )
 
     def comparable_tensors(self) -> list[Tensor] | None:
-        """Return the tensors; None where something else makes them anew, or reading them would wait."""
+        """Return the tensors; None if a parametrization computes them, or reading them would synchronise the device."""
         if self._is_parametrized:
             return None
         found = [value for value in [values[name] for values, name in self._places] if value is not None]

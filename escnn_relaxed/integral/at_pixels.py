@@ -1,4 +1,4 @@
-"""The integral with a kernel of its own at every pixel, equation (1) word for word: slow, in chunks of pixels."""
+"""The integral with a separate kernel at every pixel, equation (1) evaluated directly: slow, in chunks of pixels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 class BanksAtPixels:
-    """K at the pixels of an image, as it is now; recomputed in the backward pass."""
+    """K at the pixels of an image, with the present state; recomputed in the backward pass."""
 
     def __init__(self, kernel: Kernel, weights: Tensor | None, size: tuple[int, ...], averaged: Names) -> None:
         self._kernel = kernel if has_no_values() else _frozen(kernel)
@@ -47,7 +47,7 @@ class BanksAtPixels:
 
 
 def _frozen(module: _Module) -> _Module:
-    """Return a module that keeps the tensors and the settings that this one has now; it shares all of them."""
+    """Return a copy of a module and its submodules that shares the present tensors and settings."""
     frozen: _Module = object.__new__(type(module))
     own = {name: dict(getattr(module, name)) for name in ("_parameters", "_buffers")}
     parts = {name: None if part is None else _frozen(part) for name, part in module._modules.items()}
@@ -75,7 +75,7 @@ def integrate_at_pixels(features: Tensor, banks: BanksAtPixels, bias: Tensor | N
 
 
 def _chunk(image: Tensor, banks: BanksAtPixels, start: int, end: int, numbers: Tensor, geometry: Geometry) -> Tensor:
-    """Return the output at some pixels, (batch, C_out, pixels); of an adjoint what they add at each tap, (…, taps)."""
+    """Return the output at some pixels, (batch, C_out, pixels); for an adjoint their terms at each tap, (…, taps)."""
     made = banks(start, end).to(image.dtype)
     if isinstance(geometry, TransposedGeometry):
         read, layout = image[:, :, start:end], "pixel out (group given) tap -> pixel group out given tap"
@@ -89,7 +89,7 @@ def _chunk(image: Tensor, banks: BanksAtPixels, start: int, end: int, numbers: T
 
 
 def _placed(parts: list[Tensor], numbers: Tensor, size: tuple[int, ...], geometry: TransposedGeometry) -> Tensor:
-    """Return the output, given what each pixel of the input adds to it."""
+    """Return the output of an adjoint, the sum of the terms of all pixels of the input."""
     whole = tuple((pixels - 1) * geometry.stride + geometry.extent for pixels in size)
     added = torch.cat(parts, 2).flatten(2)
     output = added.new_zeros(*added.shape[:2], prod(whole)).index_add(2, numbers.flatten(), added).unflatten(2, whole)
@@ -99,7 +99,7 @@ def _placed(parts: list[Tensor], numbers: Tensor, size: tuple[int, ...], geometr
 
 
 def _tap_numbers(size: tuple[int, ...], geometry: Geometry, device: torch.device) -> Tensor:
-    """Return the number of the pixel that each tap reads in the padded image, or writes to before it is cut, (P, T)."""
+    """Return the index of the pixel that each tap reads in the padded image, or writes to before cropping, (P, T)."""
     if isinstance(geometry, ConvolutionGeometry):
         whole = [n + 2 * p for n, p in zip(size, geometry.padding, strict=True)]
     else:

@@ -28,7 +28,7 @@ _HARDENED = "hardened_in"
 
 
 def describe(layer: Any) -> dict[str, Any]:
-    """Return the facts that decide which function the tensors of a layer's state stand for."""
+    """Return the settings under which the tensors of a layer's state define the layer."""
     geometry = layer.geometry
     operator = "transposed convolution" if isinstance(geometry, TransposedGeometry) else "convolution"
     return {
@@ -43,14 +43,14 @@ def describe(layer: Any) -> dict[str, Any]:
 
 
 def complete(layer: Any, state: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
-    """Add the subgroups to which a layer is hardened to its state, and a description to the metadata: a hook."""
+    """Hook: add the hardened subgroups to the state of a layer, and a description to its metadata."""
     metadata["layer"] = layer.describe()
     if layer.hardened:
         state[prefix + _HARDENED] = torch.tensor([name in layer.hardened for name in SUBGROUPS])
 
 
 def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
-    """Make a state one that a layer can load, and take what it is hardened to; return in words what does not fit."""
+    """Convert a state to one that a layer can load, set its hardened subgroups, and return the mismatches as text."""
     errors = []
     found = differences(metadata.get("layer", {}), layer.describe(), metadata.get("version"))
     if found:
@@ -74,7 +74,7 @@ def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str,
 
 
 def _adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, layer: Any) -> None:
-    """Make a state of ``R2Conv`` one of the layer in its place: its soft weights are 0, the rest stays."""
+    """Convert a state of ``R2Conv`` to one of the layer, with soft weights 0."""
     derived = [key for key in state if key.startswith(tuple(prefix + name for name in _DERIVED))]
     if not derived:
         return
@@ -87,7 +87,7 @@ def _adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, layer: 
 
 
 def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int | None) -> list[str]:
-    """Return in words why a saved state does not fit a layer; nothing where the state has no description."""
+    """Return as text why a saved state does not fit a layer; nothing if the state has no description."""
     found = []
     if version is not None and version > FORMAT_VERSION:
         found.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")
@@ -104,7 +104,7 @@ def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int |
 
 
 def _agree(saved: Any, own: Any) -> bool:
-    """Whether two facts are the same; numbers of another machine differ by rounding."""
+    """Return whether two settings are equal; numbers may differ by rounding."""
     if _is_of_numbers(saved) and _is_of_numbers(own):
         return len(saved) == len(own) and all(abs(a - b) < _SAME for a, b in zip(saved, own, strict=True))
     return bool(saved == own)
@@ -115,13 +115,13 @@ def _is_of_numbers(value: object) -> bool:
 
 
 def describe_fields(field_type: FieldType) -> str:
-    """Return the fields of a type in words, with equal neighbours counted."""
+    """Return the fields of a type as text, with equal neighbours counted."""
     runs = [(name, len(list(run))) for name, run in groupby(field.name for field in field_type.representations)]
     return " + ".join(f"{count} {name}" for name, count in runs)
 
 
 def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> list[str]:
-    """Express weights that escnn saved with another basis in a layer's; return in words what does not fit."""
+    """Express weights that escnn saved with another basis in the layer's; return the mismatches as text."""
     found: list[str] = []
     weights = state.get(f"{prefix}weights")
     if weights is None or len(weights) != basis.dimension:

@@ -1,4 +1,4 @@
-"""How soft a network is, how equivariant, and whether images come in all poses alike."""
+"""Measures of softness, equivariance and robustness, and a test of the poses of images."""
 
 # Names that stand twice can be imported from here, too: they are listed at the top level, or are classes of results.
 from .assertion import assert_equivariant as assert_equivariant

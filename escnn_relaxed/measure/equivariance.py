@@ -127,7 +127,7 @@ def _row(passed: Pass, name: str, network: MeasuredNetwork) -> ErrorRow:
 def _carried(
     passed: Pass, features: Tensor, source: PixelGrid | None, target: PixelGrid | None, isometry: Isometry
 ) -> tuple[Tensor, Tensor]:
-    """Return features (batch, C, …) that an isometry moves from grid to grid, and which pixels are compared."""
+    """Return features (batch, C, …) after an isometry from grid to grid, and the mask of compared pixels."""
     if source is None or target is None:
         return features, torch.ones((), device=features.device)
     on_torus = passed.on_torus and source.covers(passed.image)

@@ -77,7 +77,7 @@ def outputs(
 
 
 def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTensor:
-    """Return the tensor that is looked at of what a module returned."""
+    """Return the tensor to measure of a module's output."""
     picked = returned if output is None else output(returned)
     if isinstance(picked, (Tensor, GeometricTensor)):
         return picked
@@ -88,7 +88,7 @@ def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTenso
 
 
 class _Grids(TorchFunctionMode):
-    """The grids of the tensors of a forward pass, passed on by all functions of torch while it is entered.
+    """A torch function mode that tracks the pixel grids of the tensors of a forward pass.
 
     Hooks of modules alone see neither a padding, a crop nor a permutation of axes that a ``forward`` does by functions:
     strict networks that do so would be called strided.
@@ -111,7 +111,7 @@ class _Grids(TorchFunctionMode):
         return isinstance(value, (Tensor, GeometricTensor)) and tensor_of(value).dim() == 2 + self.dimension
 
     def follow(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        """Take down where a module puts its output: a forward hook."""
+        """Forward hook: record the grid of a module's output."""
         if not (inputs and self.is_map(inputs[0]) and self.is_map(output)):
             return
         source, target = tensor_of(inputs[0]), tensor_of(output)
@@ -142,7 +142,7 @@ class _Grids(TorchFunctionMode):
         return result
 
     def _cut(self, source: Tensor, result: Tensor, parts: Sequence[tuple[int, int]] | None) -> None:
-        """Take down where a map lies that has every so many of the pixels of another one, along the last axes."""
+        """Record the grid of a strided slice of another map, along the last axes."""
         if parts is not None:
             all_axes = [*[(0, 1)] * self.dimension, *parts][-self.dimension :]
             first, step = np.array(all_axes).T
@@ -150,7 +150,7 @@ class _Grids(TorchFunctionMode):
             self.passed.append(self._known[result])
 
     def _inherit(self, sources: Sequence[Tensor], result: Tensor, is_centred: bool = False) -> None:
-        """Put a new tensor where those that it was made of lie, first of all one of its own size."""
+        """Record for a new tensor the grid of its sources, preferably one of its own size."""
         known = [source for source in sources if source in self._known]
         if result.dim() < 2 + self.dimension or result in self._known or not known:
             return
@@ -165,7 +165,7 @@ class _Grids(TorchFunctionMode):
 
 
 def _starts_and_steps(index: Any, shape: tuple[int, ...]) -> list[tuple[int, int]] | None:
-    """Return the first element and the step along each axis of a part of a tensor; None of one that no slices make."""
+    """Return the start and step along each axis of an index made of slices; None for other indices."""
     parts = list(index) if isinstance(index, tuple) else [index]
     at = next((number for number, part in enumerate(parts) if part is Ellipsis), len(parts))
     parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + (at < len(parts)))
@@ -175,7 +175,7 @@ def _starts_and_steps(index: Any, shape: tuple[int, ...]) -> list[tuple[int, int
 
 
 def _slid(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> tuple[PixelGrid, bool] | None:
-    """Return the grid of what a module makes by sliding a window over a map, and whether a torus stays one; or None."""
+    """Return the output grid of a sliding-window module, and whether a torus stays one; None for other modules."""
     geometry = getattr(module, "geometry", None)
     source: Any = geometry if isinstance(geometry, Geometry) else module
     if not all(hasattr(source, name) for name in ("kernel_size", "stride", "padding")):

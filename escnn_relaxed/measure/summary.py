@@ -153,7 +153,7 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
 
 
 def _summary(network: nn.Module, errors: Mapping[str, float]) -> RelaxationSummary:
-    """Return the summary of a network with the errors of modules by name, ``""`` for the network itself."""
+    """Return the summary of a network, with errors by module name, ``""`` for the network itself."""
     layers, rows = relaxed_layers(network), []
     for name, layer in layers.items():
         check_for_all("relaxation_summary", layer.gates)
@@ -219,7 +219,7 @@ _WIDTH, _MOST_CHARACTERS = 100, 21
 
 
 def _short(fields: str) -> str:
-    """Return the first run of a long list and how many fields are left; of a long name both ends."""
+    """Return a shortened list of fields or a shortened name."""
     if len(fields) > _MOST_CHARACTERS and " + " in fields:
         first, *others = fields.split(" + ")
         fields = f"{first} + {sum(int(run.split()[0]) for run in others)} more"
@@ -240,7 +240,7 @@ def _softness_text(row: LayerSummary) -> str:
 
 
 def _in_several_lines(cell: str) -> str:
-    """Return a cell with each of two types, and of several subgroups, on a line of its own."""
+    """Return a cell with a line for each of two types and of several subgroups."""
     for separator, broken in ((" -> ", " ->\n"), (" (", "\n"), (", ", "\n"), (" of ", "\nof ")):
         cell = cell.replace(separator, broken)
     return cell.removesuffix(")")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def _by_channel(values: Tensor, like: Tensor) -> Tensor:
-    """(C,) → (C, 1, …), with a 1 for each axis of images (batch, C, …)."""
+    """Reshape (C,) to (C, 1, …), with a 1 for each axis of images (batch, C, …)."""
     return values.view(-1, *[1] * (like.dim() - 2))
 
 

@@ -37,7 +37,7 @@ RELAXABLE = "escnn.nn." + ", ".join(kind.__name__ for kind in RELAXED_FORMS)
 
 
 def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
-    """Return every layer of this package in a network by its name, at least one."""
+    """Return all layers of this package in a network by name, at least one."""
     modules = check_module("network", network).named_modules()
     layers = {name: module for name, module in modules if isinstance(module, RelaxedLayer)}
     if not layers:
@@ -46,7 +46,7 @@ def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
 
 
 def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Return the names of escnn's layers with weights, which nothing relaxes, by their class."""
+    """Return the names of escnn's layers with weights, which are not relaxed, by class."""
     kinds = (*NO_SOFT_FORM, *RELAXED_FORMS)  # some of the first are subclasses of others
     found: dict[str, list[str]] = {}
     for name, module in network.named_modules():
@@ -59,7 +59,7 @@ def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 def own_modules(network: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Return the names of the user's own modules with weights, of which nothing is known, by their class."""
+    """Return the names of other modules with weights, whose equivariance is unknown, by class."""
     inside = {id(part) for layer in network.modules() if isinstance(layer, RelaxedLayer) for part in layer.modules()}
     found: dict[str, tuple[str, ...]] = {}
     for name, module in network.named_modules():
@@ -85,7 +85,7 @@ def copied_parameters(convolutions: Iterable[Any], freeze: bool = False) -> dict
 
 @contextlib.contextmanager
 def in_eval_mode(network: nn.Module) -> Iterator[None]:
-    """Put a network into eval mode; every module gets its own mode back afterwards."""
+    """Put a network into eval mode in a ``with`` block; restore the mode of every module after it."""
     modes = {module: module.training for module in network.modules()}
 
     def restore(module: nn.Module) -> None:
@@ -106,7 +106,7 @@ def copy_network(
     replacements: Mapping[int, Any] | None = None,
     attributes: Iterable[tuple[nn.Module, dict[str, Any]]] = (),
 ) -> nn.Module:
-    """Return a deep copy of a network, with other objects in place of some, by the identity of these.
+    """Return a deep copy of a network, with some objects replaced, keyed by their identity.
 
     ``attributes`` are those that modules in place of others get, as copies.
     """
@@ -149,7 +149,7 @@ def _held_by(value: Any) -> list[Any]:
 
 
 def first_module(network: nn.Module) -> nn.Module:
-    """Return the module that takes the input of a network, as far as sequences say which it is."""
+    """Return the module that takes the input of a network, found through sequences."""
     while isinstance(network, nn.Sequential) and len(network):
         network = network[0]
     return network
@@ -164,7 +164,7 @@ def tensor_of(value: Any, name: str = "value") -> Tensor:
 
 
 def first_input(inputs: Any, name: str = "inputs") -> Tensor:
-    """Return the batch that the arguments of a network start with; they are a tuple, or this batch alone."""
+    """Return the first argument of a network, given a tuple of arguments or this one alone."""
     if isinstance(inputs, tuple) and not inputs:
         raise ValueError(f"{name} must have a batch, got an empty tuple")
     batch = tensor_of(inputs[0] if isinstance(inputs, tuple) else inputs, name)
@@ -174,7 +174,7 @@ def first_input(inputs: Any, name: str = "inputs") -> Tensor:
 
 
 def input_chunks(inputs: Any, size: int) -> Iterator[tuple[Any, ...]]:
-    """Yield copies of the arguments of a network for so many inputs at a time; what is no batch of them is in each."""
+    """Yield chunks of the arguments of a network; arguments that are no batch are repeated in each."""
     count = len(first_input(inputs))
 
     def part(value: Any, start: int) -> Any:

@@ -46,7 +46,7 @@ def canonical_embeddings(embeddings: Array, endomorphisms: Array) -> Array:
 
 
 def use_canonical_solutions() -> None:
-    """Let escnn use canonical solutions from now on, and forget those that it keeps to build others of."""
+    """Make escnn use canonical solutions, and clear its cached ones."""
     tensor, restrict = _clebsh_gordan._clebsh_gordan_tensor, irrep._restrict_irrep
     if hasattr(tensor, "is_canonical"):
         return
@@ -94,7 +94,7 @@ def _canonical(solve: Callable[..., Any], canonicalise: Callable[..., Any]) -> C
 
 @contextlib.contextmanager
 def _own_random_numbers() -> Iterator[None]:
-    """Within it escnn's solvers draw the same numbers every time, and the user's NumPy generator stays as it is."""
+    """Seed escnn's solvers in a ``with`` block, and restore NumPy's generator after it."""
     state = np.random.get_state()
     np.random.seed(0)
     try:
@@ -120,7 +120,7 @@ def _as_embeddings(found: Array, endomorphisms: Array) -> Array:
 def _canonical_restriction(
     found: tuple[Array, list[Any]], identifier: Any, subgroup: Any, group_class: str, **keys: Any
 ) -> tuple[Array, list[Any]]:
-    """Return the change of basis that takes the restriction of an irrep apart, and the irreps of the subgroup."""
+    """Return the change of basis that decomposes the restriction of an irrep, and the irreps of the subgroup."""
     basis, irreps = found
     group = groups_dict[group_class]._generator(**keys)
     part = group.subgroup(group._decode_subgroup_id_pickleable(subgroup))[0]
@@ -142,7 +142,7 @@ def _canonical_basis(basis: Array, multiplicities: list[tuple[Any, int]], group:
 
 
 def _forget_solutions() -> None:
-    """Drop what escnn built of earlier solutions, and would build on."""
+    """Clear what escnn has built from earlier solutions."""
     for kind in (wignereckart_solver.WignerEckartBasis, wignereckart_solver.RestrictedWignerEckartBasis):
         kind._cached_instances.clear()
     for kind in vars(escnn_group).values():
