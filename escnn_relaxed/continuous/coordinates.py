@@ -53,13 +53,15 @@ class FilterPoints(ExactConstants):
         sample = domain.sample
         names = sample.subgroups if sees_relative else ()
         relative = [values[:, :, None] for values in domain.relative_coordinates(names)]
-        parts = {
+        coordinates = {
             "position": np.einsum("mji,pj->mpi", sample.action, grid / radius)[:, None],
             **dict(zip(names, relative, strict=True)),
         }
-        self.columns = [name for name, part in parts.items() for _ in range(part.shape[-1])]
-        shape = np.broadcast_shapes(*(part.shape[:-1] for part in parts.values()))
-        taps = np.concatenate([np.broadcast_to(part, (*shape, part.shape[-1])) for part in parts.values()], axis=-1)
+        self.columns = [name for name, part in coordinates.items() for _ in range(part.shape[-1])]
+        shape = np.broadcast_shapes(*(part.shape[:-1] for part in coordinates.values()))
+        taps = np.concatenate(
+            [np.broadcast_to(part, (*shape, part.shape[-1])) for part in coordinates.values()], axis=-1
+        )
         self._taps = taps * [frequency[name] for name in self.columns]
         self.set_constant("taps", self._taps)
 
@@ -132,9 +134,9 @@ class DomainPoints(ExactConstants):
                 places = self.everywhere
             else:
                 places = (self.origin if positions is None else positions).unsqueeze(2)
-            parts = places.unsqueeze(3), points.unsqueeze(2)
-            shape = np.broadcast_shapes(*(part.shape[:-1] for part in parts))  # torch's imports sympy
-            points = torch.cat([part.expand(*shape, -1) for part in parts], -1).flatten(2, 3)
+            pair = places.unsqueeze(3), points.unsqueeze(2)
+            shape = np.broadcast_shapes(*(part.shape[:-1] for part in pair))  # torch's imports sympy
+            points = torch.cat([part.expand(*shape, -1) for part in pair], -1).flatten(2, 3)
         return points * frequency.scale(self.columns, points) if self.columns else points
 
 

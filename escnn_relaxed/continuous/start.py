@@ -79,10 +79,10 @@ def gain(
 
 def rectified(maps: Tensor, fields: Sequence[Representation], gspace: GSpace) -> Tensor:
     """Return feature maps after ReLU, on the group for sums of irreps (escnn's ``FourierPointwise``)."""
-    parts = maps.split([field.size for field in fields], dim=1)
+    maps_of_fields = maps.split([field.size for field in fields], dim=1)
     outputs = []
     matrices: dict[Representation, tuple[Tensor, Tensor] | None] = {}
-    for part, field in zip(parts, fields, strict=True):
+    for part, field in zip(maps_of_fields, fields, strict=True):
         # A single irrep stays as it is, since the ReLU of its norm changes nothing.
         if "pointwise" in field.supported_nonlinearities:
             outputs.append(part.relu())

@@ -52,9 +52,9 @@ def least_samples(group: Group) -> int:
 def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
     """Return escnn's grid of a continuous group: N rotations, and as many elements that reflect where it has some."""
     if both := factors(group):
-        parts = [sampled_elements(factor, samples) if factor.continuous else list(factor.elements) for factor in both]
+        grids = [sampled_elements(factor, samples) if factor.continuous else list(factor.elements) for factor in both]
         products: Any = group
-        return [products.pair_elements(*pair) for pair in itertools.product(*parts)]
+        return [products.pair_elements(*pair) for pair in itertools.product(*grids)]
     if not is_of_space(group):
         return list(group.grid(type="regular", N=samples))
     if samples % CUBE:
@@ -100,8 +100,8 @@ class GroupSample:
     def matrices(self, representation: Representation) -> Array:
         """Return ρ(g) for each element, (M, size, size); cached, so do not write to it."""
         if representation not in self._matrices:
-            found = [np.asarray(representation(element)) for element in self.elements]
-            self._matrices[representation] = np.stack(found).astype(np.float64)
+            matrices = [np.asarray(representation(element)) for element in self.elements]
+            self._matrices[representation] = np.stack(matrices).astype(np.float64)
         return self._matrices[representation]
 
     def __len__(self) -> int:
@@ -178,13 +178,13 @@ def grid_symmetries(
     digits = (2 * corner) ** np.arange(taps.shape[1])
     numbers = np.round((2 * taps + corner) @ digits)
     order = np.argsort(numbers)
-    found: list[tuple[GroupElement, list[int]]] = []
+    symmetries: list[tuple[GroupElement, list[int]]] = []
     for element in sample_group(gspace).elements if elements is None else elements:
         action = np.asarray(gspace.basespace_action(element), dtype=np.float64)
         if np.allclose(action, action.round(), rtol=0, atol=1e-9):
             steered = np.round((2 * taps @ action.round() + corner) @ digits)
-            found.append((element, order[np.searchsorted(numbers[order], steered)].tolist()))
-    return found
+            symmetries.append((element, order[np.searchsorted(numbers[order], steered)].tolist()))
+    return symmetries
 
 
 @dataclass(frozen=True)
@@ -275,9 +275,9 @@ def element_with_action(gspace: GSpace, action: Array) -> GroupElement | None:
     for element, matrix in zip(sample.elements, sample.action, strict=True):
         rotation = action @ matrix.T
         if np.linalg.det(rotation) > 0:
-            found = _rotation(gspace, rotation) @ element
-            if np.allclose(gspace.basespace_action(found), action, rtol=0, atol=_SAME):
-                return found
+            candidate = _rotation(gspace, rotation) @ element
+            if np.allclose(gspace.basespace_action(candidate), action, rtol=0, atol=_SAME):
+                return candidate
     return None
 
 
@@ -295,7 +295,7 @@ def _rotation(gspace: GSpace, rotation: Array) -> GroupElement:
 
 def turn(group: Group, angle: float) -> GroupElement:
     """Return the rotation by an angle of SO(2), O(2), or a direct product of one with a finite group."""
-    if parts := factors(group):
-        turned = [turn(part, angle) if part.continuous else part.identity for part in parts]
+    if both := factors(group):
+        turned = [turn(factor, angle) if factor.continuous else factor.identity for factor in both]
         return group.pair_elements(*turned)
     return group.element((0, angle) if isinstance(group, O2) else angle, param="radians")

@@ -62,20 +62,20 @@ class _TensorPlaces:
     """Locations of all tensors that the result of a module may depend on, found once."""
 
     def __init__(self, module: nn.Module) -> None:
-        parts = [*module.modules()]
+        modules = [*module.modules()]
         # What makes parametrized weights may have settings that are no tensors.
-        self._is_parametrized = any(["parametrizations" in part._modules for part in parts])
-        self._children = [(part._modules, name, child) for part in parts for name, child in part._modules.items()]
+        self._is_parametrized = any(["parametrizations" in part._modules for part in modules])
+        self._children = [(part._modules, name, child) for part in modules for name, child in part._modules.items()]
         # Weights may be plain tensors, which another network makes.
         self._places: list[tuple[Any, str]] = [
             (values, name)
-            for part in parts
+            for part in modules
             for values in (part._parameters, part._buffers, vars(part))
             for name, value in values.items()
             if isinstance(value, Tensor) and not (isinstance(part, ExactConstants) and part.is_constant(name))
         ]
         self._dictionaries: list[Any] = [
-            values for part in parts for values in (part._parameters, part._buffers, vars(part), part._modules)
+            values for part in modules for values in (part._parameters, part._buffers, vars(part), part._modules)
         ]
         self._sizes = [*map(len, self._dictionaries)]
         self._compared: list[Tensor] = []
@@ -90,11 +90,11 @@ class _TensorPlaces:
         """Return the tensors; None if a parametrization computes them, or reading them would synchronise the device."""
         if self._is_parametrized:
             return None
-        found = [value for value in [values[name] for values, name in self._places] if value is not None]
-        if len(found) != len(self._compared) or not all(map(is_, found, self._compared)):
+        tensors = [value for value in [values[name] for values, name in self._places] if value is not None]
+        if len(tensors) != len(self._compared) or not all(map(is_, tensors, self._compared)):
             # The same tensors stay where they are.
-            self._compared = found if has_values(*found) and torch_modes.reads_without_waiting(*found) else []
-        return found if len(self._compared) == len(found) else None
+            self._compared = tensors if has_values(*tensors) and torch_modes.reads_without_waiting(*tensors) else []
+        return tensors if len(self._compared) == len(tensors) else None
 
 
 def _words(tensor: Tensor) -> Tensor:

@@ -43,8 +43,8 @@ class FieldStructure:
     """The blocks of a list of representations and how channels are assembled from them."""
 
     def __init__(self, representations: Sequence[Representation], sample: GroupSample) -> None:
-        parts = {field: _split(field, sample) for field in dict.fromkeys(representations)}
-        order = [block for field in representations for block in parts[field][0]]
+        splits = {field: _split(field, sample) for field in dict.fromkeys(representations)}
+        order = [block for field in representations for block in splits[field][0]]
         self.blocks = list({block.name: block for block in order}.values())
         # The channels of the fields of each block in the basis of permutations and irreps, (fields, size).
         self.channels = list(channels_by_name(order).values())
@@ -52,19 +52,19 @@ class FieldStructure:
         # The change from that basis.
         self.basis: NDArray[np.float64] | None = None
         self.basis_inverse: NDArray[np.float64] | None = None
-        if any(not np.array_equal(basis, np.eye(len(basis))) for _, basis, _ in parts.values()):
-            self.basis = block_diagonal([parts[field][1] for field in representations])
-            self.basis_inverse = block_diagonal([parts[field][2] for field in representations])
+        if any(not np.array_equal(basis, np.eye(len(basis))) for _, basis, _ in splits.values()):
+            self.basis = block_diagonal([splits[field][1] for field in representations])
+            self.basis_inverse = block_diagonal([splits[field][2] for field in representations])
 
 
 def channels_by_name(fields: Sequence[Representation] | Sequence[Block]) -> dict[str, NDArray[np.int64]]:
     """Return the channel indices of all fields of each name, (fields, size)."""
-    found: dict[str, list[range]] = {}
+    channels: dict[str, list[range]] = {}
     start = 0
     for field in fields:
-        found.setdefault(field.name, []).append(range(start, start + field.size))
+        channels.setdefault(field.name, []).append(range(start, start + field.size))
         start += field.size
-    return {name: np.array(ranges, dtype=np.int64) for name, ranges in found.items()}
+    return {name: np.array(ranges, dtype=np.int64) for name, ranges in channels.items()}
 
 
 def pair_rows(

@@ -164,13 +164,13 @@ def shown_arguments(geometry: Geometry) -> list[str]:
     """Return the arguments of a convolution that are not default, as text for ``repr``."""
     if not geometry.padding:
         return []
-    parts = [f"kernel_size={geometry.kernel_size}, stride={geometry.stride}"]
+    shown = [f"kernel_size={geometry.kernel_size}, stride={geometry.stride}"]
     for field in fields(geometry):
         value = getattr(geometry, field.name)
         is_default = value == field.default or (isinstance(value, tuple) and not any(value))
         if field.name not in ("kernel_size", "stride") and not is_default:
-            parts.append(f"{field.name}={value!r}")
-    return parts
+            shown.append(f"{field.name}={value!r}")
+    return shown
 
 
 def check_softness(value: object, name: str = "initial_softness") -> float:

@@ -54,13 +54,13 @@ def check_equivariance(
     still = probe.output(np.eye(layer.space.dimensionality))
     errors = []
     for element, action in _strict_elements(layer):
-        found = probe.at_centre(probe.output(action, element))
+        actual = probe.at_centre(probe.output(action, element))
         expected = probe.at_centre(layer.out_type.transform_fibers(probe.moved(still, action), element))
-        error = (found - expected).abs()
+        error = (actual - expected).abs()
         largest, mean = error.max().item(), error.mean().item()
         if verbose:
             print(f"{element}: error {largest:.3g} at most, {mean:.3g} in the mean")
-        allowed = atol + rtol * torch.maximum(found.abs(), expected.abs())
+        allowed = atol + rtol * torch.maximum(actual.abs(), expected.abs())
         if assertion and not (error < allowed).all():
             raise AssertionError(
                 f'The error found during equivariance check with element "{element}" is too high: max = {largest:.3g}, '

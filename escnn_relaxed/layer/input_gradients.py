@@ -74,26 +74,28 @@ def _of_modulated(
         output = integrate(call.features, as_weight(bank, geometry), None, None, geometry)
         return (output.unflatten(1, slopes.shape[1:3]) * slopes).sum(1).unflatten(0, (count, -1)).sum(1)
 
-    made, found = [], []
+    factor_tensors, slopes_of_factors = [], []
     if kernel.factors is not None and kernel.factors.requires_grad:
         whole = strict if f is None else strict * (1 + f.detach().unsqueeze(1))
-        made.append(kernel.factors)
-        found.append(torch.stack([products(whole * u, slopes) for u in kernel.directions], 1))
+        factor_tensors.append(kernel.factors)
+        slopes_of_factors.append(torch.stack([products(whole * u, slopes) for u in kernel.directions], 1))
     if f is not None and f.requires_grad:
-        parts = [(strict, slopes)]
+        terms = [(strict, slopes)]
         if kernel.factors is not None:
             factors = kernel.factors.detach()
-            parts = [(strict * u, slopes * factor) for u, factor in zip(kernel.directions, factors, strict=True)]
-        made.append(f)
+            terms = [(strict * u, slopes * factor) for u, factor in zip(kernel.directions, factors, strict=True)]
+        factor_tensors.append(f)
         of_taps = strict.new_zeros(count, *f.shape)
         for function in kernel.tap_functions.to(strict):
-            for bank, weighted in parts:
+            for bank, weighted in terms:
                 sums = products(bank * function, weighted).reshape(count, len(strict), -1).sum(-1, True)
                 of_taps += sums * function
-        found.append(of_taps)
-    if not made:
+        slopes_of_factors.append(of_taps)
+    if not factor_tensors:
         return {}
-    rows = torch.autograd.grad(made, list(own.values()), found, is_grads_batched=True, allow_unused=True)
+    rows = torch.autograd.grad(
+        factor_tensors, list(own.values()), slopes_of_factors, is_grads_batched=True, allow_unused=True
+    )
     return {name: row for name, row in zip(own, rows, strict=True) if row is not None}
 
 

@@ -149,9 +149,9 @@ class KernelLayer(ParameterExpansion):
     ) -> list[tuple[Tensor, Tensor | None]] | None:
         """Return for each P the banks of P K and their factors at pixels; None if some are made at each pixel."""
         with full_precision(self.like):
-            found = [self.kernel.filters(self.weights, size, averaged) for averaged in averages]
-        filters = [of for of in found if of is not None]
-        return filters if len(filters) == len(found) else None
+            candidates = [self.kernel.filters(self.weights, size, averaged) for averaged in averages]
+        filters = [of for of in candidates if of is not None]
+        return filters if len(filters) == len(candidates) else None
 
     @property
     def expanded_bias(self) -> Tensor | None:
@@ -271,12 +271,12 @@ class KernelLayer(ParameterExpansion):
 
     def extra_repr(self) -> str:
         """Return the field types, the arguments that are not default, and the relaxation, as text for ``repr``."""
-        parts = [f"{self.in_type}, {self.out_type}", *shown_arguments(self.geometry)]
+        arguments = [f"{self.in_type}, {self.out_type}", *shown_arguments(self.geometry)]
         if self.bias_expansion is None:
-            parts.append("bias=False")
+            arguments.append("bias=False")
         if self._hardened:
-            parts.append(f"hardened={self._hardened}")
-        parts.append(self.kernel.relaxed_by or f"relax={self.kernel.frequency.described() or None}")
+            arguments.append(f"hardened={self._hardened}")
+        arguments.append(self.kernel.relaxed_by or f"relax={self.kernel.frequency.described() or None}")
         if self.kernel.config.domain.kept.name:
-            parts.append(f"keep='{self.kernel.config.domain.kept}'")
-        return ", ".join(parts)
+            arguments.append(f"keep='{self.kernel.config.domain.kept}'")
+        return ", ".join(arguments)

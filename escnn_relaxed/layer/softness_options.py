@@ -139,13 +139,13 @@ def _acting_gspace(in_type: FieldType, relax: object, keep: object) -> GSpace | 
             f"relax: features without a base space have no translation to relax, got {relax!r}: name rotation "
             f"or reflection"
         )
-    found = acting_group(gspace.fibergroup)
-    if found is None and (named_subgroups(relax) or keep is not None):
+    action = acting_group(gspace.fibergroup)
+    if action is None and (named_subgroups(relax) or keep is not None):
         raise ValueError(
             f"relax and keep must be left out for {gspace.fibergroup.name}, of which no action on the plane or on "
             f"space is known: such a linear map is strict, got relax={relax!r}, keep={keep!r}"
         )
-    return found or ActingGroup(CyclicGroup._generator(1), 2)
+    return action or ActingGroup(CyclicGroup._generator(1), 2)
 
 
 def check_kernel(kernel: object) -> None:

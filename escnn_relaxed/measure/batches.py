@@ -72,12 +72,12 @@ def pair_of(name: str, batch: Any) -> tuple[Any, Tensor]:
     """Return the images and labels of a loader's batch, checked to be equally many."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         if isinstance(batch, Mapping):
-            found = f"a dict of {list(batch)}"
+            got = f"a dict of {list(batch)}"
         elif isinstance(batch, (tuple, list)):
-            found = f"a {type(batch).__name__} of {len(batch)}"
+            got = f"a {type(batch).__name__} of {len(batch)}"
         else:
-            found = f"a {type(batch).__name__}"
-        raise TypeError(f"{name}: batches of the DataLoader must be (images, labels), got {found}: use a collate_fn")
+            got = f"a {type(batch).__name__}"
+        raise TypeError(f"{name}: batches of the DataLoader must be (images, labels), got {got}: use a collate_fn")
     images, labels = batch
     what = f"{name}: the images of a batch"
     count = len(first_input(tensor_of(images, what), what))

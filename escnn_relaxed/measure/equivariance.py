@@ -101,8 +101,8 @@ def largest_exact_errors(
     with in_eval_mode(module):
         isometries = [isometry for isometry in network.isometries(None, (), shifts) if isometry.keeps_axes]
         for passed in map(network.transformed, isometries):
-            for name, found in passed.before.items():
-                if passed.kind(name) == "exact" and (found.grid is None or found.field_type):
+            for name, output in passed.before.items():
+                if passed.kind(name) == "exact" and (output.grid is None or output.field_type):
                     largest[name] = max(_row(passed, name, network).error, largest.get(name, 0.0))
     return largest
 

@@ -49,14 +49,16 @@ def outputs(
 ) -> dict[str, ModuleOutput]:
     """Return the outputs of some modules by name, ``""`` for the network itself; the first argument is the image."""
     grids = _Grids(tensor_of(arguments[0]))
-    found: dict[str, ModuleOutput] = {}
+    outputs_by_name: dict[str, ModuleOutput] = {}
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, returned: Any) -> None:
             picked = _picked(returned, output, name)
             field_type = picked.type if isinstance(picked, GeometricTensor) else None
             grid = grids[tensor_of(picked)] if grids.is_map(picked) else None
-            found[name] = ModuleOutput(tensor_of(picked), field_type, grid, tuple(grids.passed), grids.is_torus)
+            outputs_by_name[name] = ModuleOutput(
+                tensor_of(picked), field_type, grid, tuple(grids.passed), grids.is_torus
+            )
 
         return hook
 
@@ -71,9 +73,9 @@ def outputs(
         for hook in hooks:
             hook.remove()
     for name in names:
-        if name not in found:
+        if name not in outputs_by_name:
             raise ValueError(f"layer: {name!r} is not called in the forward pass of {type(network).__name__}")
-    return found
+    return outputs_by_name
 
 
 def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTensor:
@@ -133,18 +135,18 @@ class _Grids(TorchFunctionMode):
             self.is_torus = self.is_torus and (kwargs.get("mode") == "circular" or not any(args[1]))
         elif func is Tensor.__getitem__ and args[0] in self._known and result.dim() == args[0].dim():
             self._cut(args[0], result, _starts_and_steps(args[1], args[0].shape))
-        made = list(_tensors_in(result))
-        if made:
+        results = list(_tensors_in(result))
+        if results:
             sources = list(_tensors_in((args, tuple(kwargs.values()))))
             is_centred = getattr(func, "__name__", "").startswith(_CENTRED) and not kwargs.get("align_corners")
-            for tensor in made:
+            for tensor in results:
                 self._inherit(sources, tensor, is_centred)
         return result
 
-    def _cut(self, source: Tensor, result: Tensor, parts: Sequence[tuple[int, int]] | None) -> None:
+    def _cut(self, source: Tensor, result: Tensor, bounds: Sequence[tuple[int, int]] | None) -> None:
         """Record the grid of a strided slice of another map, along the last axes."""
-        if parts is not None:
-            all_axes = [*[(0, 1)] * self.dimension, *parts][-self.dimension :]
+        if bounds is not None:
+            all_axes = [*[(0, 1)] * self.dimension, *bounds][-self.dimension :]
             first, step = np.array(all_axes).T
             self._known[result] = self._known[source].part(first, step, self._size(result))
             self.passed.append(self._known[result])
@@ -166,12 +168,12 @@ class _Grids(TorchFunctionMode):
 
 def _starts_and_steps(index: Any, shape: tuple[int, ...]) -> list[tuple[int, int]] | None:
     """Return the start and step along each axis of an index made of slices; None for other indices."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    at = next((number for number, part in enumerate(parts) if part is Ellipsis), len(parts))
-    parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + (at < len(parts)))
-    if len(parts) != len(shape) or not all(isinstance(part, slice) and (part.step or 1) > 0 for part in parts):
+    slices = list(index) if isinstance(index, tuple) else [index]
+    at = next((number for number, item in enumerate(slices) if item is Ellipsis), len(slices))
+    slices[at : at + 1] = [slice(None)] * (len(shape) - len(slices) + (at < len(slices)))
+    if len(slices) != len(shape) or not all(isinstance(item, slice) and (item.step or 1) > 0 for item in slices):
         return None
-    return [part.indices(size)[::2] for part, size in zip(parts, shape, strict=True)]
+    return [item.indices(size)[::2] for item, size in zip(slices, shape, strict=True)]
 
 
 def _slid(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> tuple[PixelGrid, bool] | None:

@@ -249,8 +249,8 @@ def _at(features: Tensor, index: Array) -> Tensor:
     size = features.shape[2:]
     clipped = np.clip(index, 0, np.array(size) - 1).astype(np.int64)
     pixels = np.ravel_multi_index(tuple(np.moveaxis(clipped, -1, 0)), size)
-    found = features.flatten(2).index_select(2, torch.from_numpy(pixels.ravel()).to(features.device))
-    return found.view(*features.shape[:2], *pixels.shape)
+    values = features.flatten(2).index_select(2, torch.from_numpy(pixels.ravel()).to(features.device))
+    return values.view(*features.shape[:2], *pixels.shape)
 
 
 def _interpolated(features: Tensor, index: Array, on_torus: bool) -> Tensor:

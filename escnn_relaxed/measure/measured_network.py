@@ -98,8 +98,8 @@ class MeasuredNetwork:
         unknown = [name for name in layers if not isinstance(name, str) or name not in known]
         if unknown:
             # The parts of a relaxed layer give no output of the network.
-            parts = tuple(f"{name}." for name, module in known.items() if isinstance(module, RelaxedLayer))
-            names = [name for name in known if name and not name.startswith(parts)]
+            prefixes = tuple(f"{name}." for name, module in known.items() if isinstance(module, RelaxedLayer))
+            names = [name for name in known if name and not name.startswith(prefixes)]
             raise ValueError(f"layer must be the name of a module inside, got {unknown[0]!r}; there are {names}")
         if (input_size is None) == (data is None):
             raise ValueError(f"give input_size or data, one of them; got input_size={input_size!r}")
@@ -117,9 +117,9 @@ class MeasuredNetwork:
             white = smooth = _batch(images, self._in_type)
         takes_fields = isinstance(first_module(module), EquivariantModule)
         first = _Argument(white, self._in_type, is_image=True, is_wrapped=is_wrapped or takes_fields)
-        rest = [_argument_beside(white, value, space, number) for number, value in enumerate(others, start=1)]
+        further = [_argument_beside(white, value, space, number) for number, value in enumerate(others, start=1)]
         self._image = PixelGrid.of_image(*white.shape[2:])
-        self._white, self._smooth = [first, *rest], [replace(first, value=smooth), *rest]
+        self._white, self._smooth = [first, *further], [replace(first, value=smooth), *further]
 
     def isometries(
         self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
@@ -149,12 +149,12 @@ class MeasuredNetwork:
             raise ValueError(f"shifts must be smaller than the image, {sides}, got {pixels!r}")
         return shift(*steps)
 
-    def fields_of(self, found: ModuleOutput) -> FieldType | None:
+    def fields_of(self, output: ModuleOutput) -> FieldType | None:
         """Return the field type of an output; None for one without base space that should be invariant."""
-        fields = self._out_type if found.field_type is None else found.field_type
-        if fields is None and found.grid is not None:
+        fields = self._out_type if output.field_type is None else output.field_type
+        if fields is None and output.grid is not None:
             raise ValueError(
-                f"out_type: the output is a plain tensor {tuple(found.tensor.shape)} and nothing says which fields "
+                f"out_type: the output is a plain tensor {tuple(output.tensor.shape)} and nothing says which fields "
                 f"it holds; give out_type=FieldType(…), or measure a module inside that returns fields by layer="
             )
         return fields

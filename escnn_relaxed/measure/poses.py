@@ -199,19 +199,20 @@ def _exact_elements(gspace: GSpace) -> dict[str, list[Isometry]]:
     else:
         mirrors = [isometry for isometry in every if isometry.subgroup == "reflection"]
     turns = [isometry for isometry in every if isometry.subgroup == "rotation"]
-    found = {name: found for name, found in zip(FIBER_SUBGROUPS, (turns, mirrors), strict=True) if found}
-    if not found:
+    choices = zip(FIBER_SUBGROUPS, (turns, mirrors), strict=True)
+    by_subgroup = {name: elements for name, elements in choices if elements}
+    if not by_subgroup:
         raise ValueError(f"gspace must have a quarter turn, a half turn or a mirror of the pixels, got {gspace.name}")
-    return found
+    return by_subgroup
 
 
 def _small(images: Tensor | Batches, gspace: GSpace) -> Tensor:
     """Return checked images, downsampled and normalised to mean 0 and variance 1, in single precision."""
     if isinstance(images, DataLoader):
-        parts = [_smaller(images_of("images", batch), gspace) for batch in images]
-        if len({(part.shape[1:], part.device) for part in parts}) > 1:
-            raise ValueError(f"images must have equal shapes, got {[tuple(part.shape[1:]) for part in parts]}")
-        small = torch.cat(parts) if parts else torch.zeros(0)
+        batches = [_smaller(images_of("images", batch), gspace) for batch in images]
+        if len({(part.shape[1:], part.device) for part in batches}) > 1:
+            raise ValueError(f"images must have equal shapes, got {[tuple(part.shape[1:]) for part in batches]}")
+        small = torch.cat(batches) if batches else torch.zeros(0)
     else:
         small = _smaller(images, gspace)
     if len(small) < _FEWEST:
@@ -295,8 +296,8 @@ def _score_network(images: Tensor) -> nn.Sequential:
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise(channels):
         layers += [convolution(before, after, 3, padding=1), norm(after), nn.ReLU(), pool(2, ceil_mode=True)]
-    parts = 2 ** (images.dim() - 2)
-    return nn.Sequential(*layers, spread(2), nn.Flatten(), nn.Linear(channels[-1] * parts, 1))
+    cells = 2 ** (images.dim() - 2)
+    return nn.Sequential(*layers, spread(2), nn.Flatten(), nn.Linear(channels[-1] * cells, 1))
 
 
 def _orders(elements: list[Isometry], size: tuple[int, ...]) -> Tensor:

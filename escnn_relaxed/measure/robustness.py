@@ -172,7 +172,7 @@ def robustness_report(
 
 def _sums(passed: Pass, labels: Tensor) -> Tensor:
     """Return sums over images, (5,): correct, same class, correct after g and g⁻¹, ‖f(gx) − f(x)‖² and ‖f(x)‖²."""
-    before, after, returned = (_classes_of(found[""]) for found in (passed.before, passed.after, passed.returned))
+    before, after, returned = (_classes_of(outputs[""]) for outputs in (passed.before, passed.after, passed.returned))
     logits, moved = passed.before[""].tensor.double(), passed.after[""].tensor.double()
     labels = labels.to(before.device)
     each = after == labels, after == before, returned == labels, (moved - logits).square(), logits.square()
@@ -209,9 +209,9 @@ def _check_range(labels: Tensor, logits: Tensor) -> None:
         raise ValueError("classifier: the output must be finite, got NaN or infinite values")
 
 
-def _classes_of(found: ModuleOutput) -> Tensor:
+def _classes_of(output: ModuleOutput) -> Tensor:
     """Return the class of each image, (batch,); for a single logit whether it is above 0."""
-    tensor = found.tensor
+    tensor = output.tensor
     if tensor.dim() == 1 or tensor.shape[1:].numel() == 1:
         return (tensor.flatten() > 0).long()
     logits = tensor.flatten(1) if tensor.shape[2:].numel() == 1 else tensor

@@ -111,8 +111,8 @@ def softness_sweep(
     for gate in wanted:
         with gate_softness(network, gate, *subgroups):
             report = robustness_report(network, data, labels, **measuring)
-        found = [row.accuracy for row in report.rows]
-        if not found:
+        accuracies = [row.accuracy for row in report.rows]
+        if not accuracies:
             raise ValueError("softness_sweep has nothing to measure: name elements, angles or shifts")
-        rows.append(SweepRow(gate, report.accuracy, fmean(found), min(found), report))
+        rows.append(SweepRow(gate, report.accuracy, fmean(accuracies), min(accuracies), report))
     return SoftnessSweep(tuple(rows))

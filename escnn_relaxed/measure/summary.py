@@ -230,13 +230,13 @@ def _short(fields: str) -> str:
 def _frequency_text(row: LayerSummary) -> str:
     if row.relaxed_by:
         return ""
-    parts = (f"{name} {' '.join(f'{v:.3g}' for v in values)}" for name, values in row.domain_frequency.items())
-    return ", ".join(parts) or ("cannot be soft" if row.cannot_be_soft else "strict")
+    texts = (f"{name} {' '.join(f'{v:.3g}' for v in values)}" for name, values in row.domain_frequency.items())
+    return ", ".join(texts) or ("cannot be soft" if row.cannot_be_soft else "strict")
 
 
 def _softness_text(row: LayerSummary) -> str:
-    parts = [f"{name} {value:.2g}" for name, value in row.softness.items() if name != "all"]
-    return f"{row.softness['all']:.2g}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
+    texts = [f"{name} {value:.2g}" for name, value in row.softness.items() if name != "all"]
+    return f"{row.softness['all']:.2g}" + (f" ({', '.join(texts)})" if len(texts) > 1 else "")
 
 
 def _in_several_lines(cell: str) -> str:

@@ -79,11 +79,11 @@ class SymmetryProfile(Report):
 
         A network in which all layers keep an element is equivariant to it.
         """
-        found: dict[str, list[ProfileRow]] = {}
+        rows_by_name: dict[str, list[ProfileRow]] = {}
         for row in self.rows:
-            found.setdefault(row.name, []).append(row)
+            rows_by_name.setdefault(row.name, []).append(row)
         count = len({row.layer for row in self.rows})
-        return tuple(max(rows, key=lambda row: row.error) for rows in found.values() if len(rows) == count)
+        return tuple(max(rows, key=lambda row: row.error) for rows in rows_by_name.values() if len(rows) == count)
 
     def kept(self, tolerance: float = 0.0) -> tuple[str, ...]:
         """Return the names of the elements that move no layer by more than a tolerance.

@@ -327,7 +327,7 @@ def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any
     arguments = {name: getattr(layer, name) for name in _GEOMETRY if name in known}
     # Of a basis of its own, since a network may have loaded another one into that which layers share.
     arguments |= {"bias": layer.bias is not None, "initialize": False, "recompute": True}
-    found = "an empty basis"
+    mismatch = "an empty basis"
     for given in ({}, {key: value for key, value in basis.items() if key in known}):
         try:
             with as_escnn_builds():
@@ -341,11 +341,11 @@ def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any
             for block, values in _bases(built, layer)
         ):
             return built
-        found = "another basis"
+        mismatch = "another basis"
     words = ", ".join(f"{key}={value!r}" for key, value in basis.items()) or "its default arguments"
     ring = "" if layer.kernel_size != 2 else f" (rings=[{0.707 * layer.dilation:g}] and a cutoff of 1.0 in the plane)"
     raise ValueError(
-        f"{name}: escnn's {build.__name__} has {found} with {words}: give what {name} was built with, of "
+        f"{name}: escnn's {build.__name__} has {mismatch} with {words}: give what {name} was built with, of "
         f"{', '.join(_BASIS)}{ring}"
     )
 

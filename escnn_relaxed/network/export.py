@@ -65,9 +65,9 @@ def export_network(network: nn.Module) -> nn.Module:
 
     def exported_fields(module: Any) -> Any:
         if _is_sequence(module):
-            parts = [(key, export(part)) for key, part in module._modules.items() if part is not None]
+            modules = [(key, export(part)) for key, part in module._modules.items() if part is not None]
             refuse_hooks(module)
-            return nn.Sequential(OrderedDict(parts))
+            return nn.Sequential(OrderedDict(modules))
         if _has_forward_of_its_own(module):
             raise NoPlainFormError
         is_of_escnn = isinstance(module, EquivariantModule) and not isinstance(module, RelaxedLayer)
@@ -80,8 +80,8 @@ def export_network(network: nn.Module) -> nn.Module:
         refuse_hooks(*module.modules())
         return plain
 
-    def refuse_hooks(*parts: nn.Module) -> None:
-        for part in parts:
+    def refuse_hooks(*modules: nn.Module) -> None:
+        for part in modules:
             check_no_hooks(names[part], part, "remove them, and register them on the result")
 
     with in_eval_mode(network):

@@ -48,28 +48,28 @@ def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
 def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
     """Return the names of escnn's layers with weights, which are not relaxed, by class."""
     kinds = (*NO_SOFT_FORM, *RELAXED_FORMS)  # some of the first are subclasses of others
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name, module in network.named_modules():
         kind = next((kind for kind in kinds if isinstance(module, kind)), None)
         # Layers of this package are instances of escnn's classes, too.
         if kind is not None and not isinstance(module, RelaxedLayer):
-            found.setdefault(kind.__name__, []).append(name or "network")
+            names.setdefault(kind.__name__, []).append(name or "network")
     order = [kind.__name__ for kind in (*RELAXED_FORMS, *NO_SOFT_FORM)]
-    return {kind: tuple(found[kind]) for kind in order if kind in found}
+    return {kind: tuple(names[kind]) for kind in order if kind in names}
 
 
 def own_modules(network: nn.Module) -> dict[str, tuple[str, ...]]:
     """Return the names of other modules with weights, whose equivariance is unknown, by class."""
     inside = {id(part) for layer in network.modules() if isinstance(layer, RelaxedLayer) for part in layer.modules()}
-    found: dict[str, tuple[str, ...]] = {}
+    names: dict[str, tuple[str, ...]] = {}
     for name, module in network.named_modules():
         is_own = type(module).__module__.partition(".")[0] not in ("torch", "escnn", __name__.partition(".")[0])
         if is_own and id(module) not in inside and not isinstance(module, (*NO_SOFT_FORM, *RELAXED_FORMS)):
             lists = [child for child in module.children() if isinstance(child, (nn.ParameterList, nn.ParameterDict))]
             if any(any(True for _ in part.parameters(recurse=False)) for part in (module, *lists)):
                 kind = type(module).__name__
-                found[kind] = (*found.get(kind, ()), name or "network")
-    return found
+                names[kind] = (*names.get(kind, ()), name or "network")
+    return names
 
 
 def copied_parameters(convolutions: Iterable[Any], freeze: bool = False) -> dict[int, nn.Parameter]:
@@ -129,10 +129,10 @@ def _warn_of_functions_that_hold_modules(network: nn.Module) -> None:
     known = {id(module) for module in network.modules()}
     for name, module in network.named_modules():
         for attribute, value in vars(module).items():
-            parts = (
+            items = (
                 value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
             )
-            if any(id(held) in known for part in parts for held in _held_by(part)):
+            if any(id(held) in known for item in items for held in _held_by(item)):
                 warn_once(
                     f"{name + '.' if name else ''}{attribute} holds modules of the network as a closure or a weak "
                     f"reference, which copies of a network share: the copy goes on calling the modules of the original "

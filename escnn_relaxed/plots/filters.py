@@ -113,8 +113,8 @@ def plot_filter_over_positions(
     # The filter is read off from the gradient of an output pixel, so that it is what the layer does.
     outputs = list(itertools.product(rows, columns))
     images = next(layer.parameters()).new_zeros(len(outputs), layer.in_type.size, *sides).requires_grad_()
-    found = layer(layer.in_type(images)).tensor[:, out_channel]
-    pixels = torch.stack([found[number, row, column] for number, (row, column) in enumerate(outputs)])
+    response = layer(layer.in_type(images)).tensor[:, out_channel]
+    pixels = torch.stack([response[number, row, column] for number, (row, column) in enumerate(outputs)])
     gradients = torch.autograd.grad(pixels.sum(), images)[0][:, in_channel].double().cpu().numpy()
     filters = [each[rows[row], columns[column]] for each, (row, column) in zip(gradients, outputs, strict=True)]
     axes, largest = new_axes(axes, WIDTH * 0.95), float(np.abs(filters).max())

@@ -59,11 +59,13 @@ def plot_softness(history: Sequence[dict[str, float]], axes: Axes | None = None)
 def _softness(scalars: Any) -> dict[str, float]:
     """Return the softness of each layer by name in one epoch."""
     known = check_mapping("history: an epoch", scalars, "what relaxation_scalars gave")
-    found = {tag[len(_PREFIX) :]: of for tag, of in known.items() if isinstance(tag, str) and tag.startswith(_PREFIX)}
-    for name, value in found.items():
+    softness = {
+        tag[len(_PREFIX) :]: of for tag, of in known.items() if isinstance(tag, str) and tag.startswith(_PREFIX)
+    }
+    for name, value in softness.items():
         if not is_number(value) or not 0 <= value <= 1:
             raise ValueError(f"history: the softness of {name!r} must be a number from 0 to 1, got {value!r}")
-    return found
+    return softness
 
 
 def plot_softness_sweep(sweeps: SoftnessSweep | Mapping[str, SoftnessSweep], axes: Axes | None = None) -> Axes:
