@@ -14,10 +14,10 @@ The rooms follow in the order in which data meet them. Each imports only from th
     learning/     how soft to be
     plots/, models
 
-This module exports what most users need. Kernels are in ``escnn_relaxed.kernel``, kernel nets in
-``escnn_relaxed.continuous``, classes of reports and further measures in ``escnn_relaxed.measure``, further tools for
-learning in ``escnn_relaxed.learning``, and other layers in ``escnn_relaxed.baselines``. "Equation (2)" and the like
-refer to docs/concepts/mathematics.md.
+This module exports what most users need. Each name is listed once: kernels in ``escnn_relaxed.kernel``, kernel nets in
+``escnn_relaxed.continuous``, further measures in ``escnn_relaxed.measure``, further tools for learning in
+``escnn_relaxed.learning``, and other layers in ``escnn_relaxed.baselines``. Classes of reports can be imported from the
+module of the function that returns them. "Equation (2)" and the like refer to docs/concepts/mathematics.md.
 """
 
 import warnings
@@ -33,7 +33,7 @@ try:
     from .layer.relaxed_linear import RelaxedLinear
     from .layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
     from .layer.relaxed_r3conv import RelaxedR3Conv, RelaxedR3ConvTransposed
-    from .learning import SoftnessEvidence, frequency_penalty, parameter_groups, which_softness_helps
+    from .learning import SoftnessEvidence, parameter_groups, which_softness_helps
     from .measure import (
         assert_equivariant,
         equivariance_error,
@@ -62,7 +62,6 @@ __all__ = [
     "assert_equivariant",
     "equivariance_error",
     "export_network",
-    "frequency_penalty",
     "gate_softness",
     "harden_network",
     "parameter_groups",

@@ -23,19 +23,19 @@ _warned: set[str] = set()
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a real number of any kind, NumPy's too, and not a bool."""
+    """Return whether a value is a real number of any type, NumPy's included, and not a bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """Return a value that is True or False, and not one that only counts as such."""
+    """Return a value that must be True or False; values that only compare equal to them are refused."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return bool(value)
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return an argument of escnn's, which counts 1 as True and 0 as False."""
+    """Return an argument of escnn's as a bool; 1 and 0 count as True and False."""
     if not isinstance(value, (numbers.Integral, np.bool_)) or value not in (0, 1):
         raise TypeError(f"{name} must be True or False, or 1 or 0, got {value!r}")
     return bool(value)
@@ -65,7 +65,7 @@ def check_not_negative(name: str, value: Any) -> float:
 
 
 def check_integer(name: str, value: Any, least: int) -> int:
-    """Return an integer of any kind, not below ``least``; a bool is none."""
+    """Return an integer of any type, at least ``least``; a bool is refused."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {reprlib.repr(value)}")
     if value < least:
@@ -83,7 +83,7 @@ def check_size(name: str, value: Any, axes: int = 2, least: int = 1) -> tuple[in
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """Return a value that is one of a few words."""
+    """Return a value that must be one of some words."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
     return str(value)
@@ -96,7 +96,7 @@ def check_callable(name: str, value: Any) -> None:
 
 
 def check_sequence(name: str, value: Any, kinds: str) -> tuple[Any, ...]:
-    """Return the items of an iterable that is neither a text nor a table; ``kinds`` names them in the error."""
+    """Return the items of an iterable, which must be no string and no mapping; ``kinds`` names them in the error."""
     # What has items and is no Iterable may have no end, as a GeometricTensor.
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a sequence of {kinds}, got {value!r}")
@@ -115,7 +115,7 @@ def check_mapping(name: str, value: Any, kinds: str) -> dict[Any, Any]:
 
 
 def check_subgroups(*names: str | Collection[str]) -> tuple[str, ...]:
-    """Return names of subgroups as a tuple, each given alone or with others in a collection; none means all."""
+    """Return names of subgroups as a tuple, given one by one or in collections; no name means all."""
     given: list[str] = []
     for part in names:
         given += (part,) if isinstance(part, str) else check_sequence("subgroups", part, "names")
@@ -139,7 +139,7 @@ def check_module(name: str, value: Any) -> nn.Module:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether hooks are registered on a module itself."""
+    """Return whether hooks are registered on a module itself."""
     return any(map(vars(module).get, _HOOKS))
 
 
@@ -150,14 +150,14 @@ def check_no_hooks(name: str, module: nn.Module, remedy: str) -> None:
 
 
 def warn_once(message: str) -> None:
-    """Issue a ``UserWarning`` at the user's line, the first time that this message comes up."""
+    """Issue a ``UserWarning`` at the user's line, once for each message."""
     if message not in _warned:
         _warned.add(message)
         warn(message)
 
 
 def warn(message: str) -> None:
-    """Issue a ``UserWarning`` at the user's line, however many functions and decorators lie between."""
+    """Issue a ``UserWarning`` at the user's line, through any number of functions and decorators."""
     warnings.warn(message, UserWarning, stacklevel=_user_level())
 
 

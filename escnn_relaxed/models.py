@@ -117,7 +117,7 @@ class RelaxedResNet(nn.Module):
 
     @torch.no_grad()
     def export(self) -> nn.Module:
-        """Return the network on plain tensors in memory of its own, without escnn: its numbers in eval mode."""
+        """Return a copy of the network on plain tensors, without escnn, with the same numbers as in eval mode."""
         maximum = FieldMaximum([field.size for field in self.features.out_type.representations])
         head = nn.Sequential(maximum, nn.AdaptiveMaxPool2d(1), nn.Flatten(), self.classifier)
         return nn.Sequential(export_network(self.features), export_network(head)).eval()
@@ -128,7 +128,7 @@ def _normalized(fields: FieldType) -> list[EquivariantModule]:
 
 
 class _PublishedSiren(SirenKernel):
-    """A SIREN that sees the relative rotation in a network of T(2) too, where it is 0 and counts as parameters."""
+    """A SIREN with a relative rotation as input even for T(2), where it is 0 but adds parameters."""
 
     _first = 0
 
@@ -142,13 +142,13 @@ class _PublishedSiren(SirenKernel):
 
 
 class _PublishedPointwiseSiren(_PublishedSiren):
-    """The same net for a 1×1 kernel, which does not see the position: it is 0 there."""
+    """The same net for a 1×1 kernel, without the position, which is 0 there."""
 
     _first = 2
 
 
 class _Convolutions:
-    """Builds the convolutions of a network, all of them relaxed alike, from its arguments."""
+    """Builds the convolutions of a network, all with the same relaxation."""
 
     def __init__(self, layer: str, relax: Any, options: Mapping[str, Any]) -> None:
         self._options: dict[str, Any] = {**OPTIONS, **options}
@@ -165,7 +165,7 @@ class _Convolutions:
         return self._layer(in_type, out_type, KERNEL_SIZE, padding, **{**self._options, "kernel": kernel})
 
     def lifting(self, in_type: FieldType, out_type: FieldType, size: int) -> RelaxedConvolution:
-        """Return the convolution from images to fields; images live on no group of which a kernel could be partial."""
+        """Return the lifting convolution from images to fields, which no partial kernel can replace."""
         if self._layer is PartialR2Conv:
             return RelaxedR2Conv(in_type, out_type, size, size // 2, **self._strict)
         return self._layer(in_type, out_type, size, size // 2, **self._options)
@@ -176,7 +176,7 @@ class _Convolutions:
         return RelaxedR2Conv(in_type, out_type, 1, **{**self._strict, "kernel": kernel})
 
     def _with_net(self, net: type[KernelNet], part: int = 1) -> ContinuousKernel | None:
-        """Return the options of the kernel, with another net where it is the published one, and fewer hidden values."""
+        """Return the kernel options with the given net in place of the SIREN, and 1/``part`` of the hidden values."""
         if (kernel := self._options["kernel"]) is None:
             return None
         net = net if kernel.net is SirenKernel else kernel.net

@@ -39,7 +39,7 @@ class Configuration:
         learn_relaxation: whether ω′ is learned.
         share_relaxation: what learns one ω′ together: ``"axes"``, x and y in each layer, as in the paper; ``"layers"``,
             all layers, and x and y; or ``"none"``.
-        penalty_weight: λ of :func:`~escnn_relaxed.frequency_penalty`.
+        penalty_weight: λ of :func:`~escnn_relaxed.learning.frequency_penalty`.
         kernel: options in place of the paper's, or ``"default"`` (kernel_options.py).
         fields: numbers of fields of the two blocks.
         lifting_kernel_size: of the lifting convolution.

@@ -17,7 +17,7 @@ import escnn_relaxed
 from escnn_relaxed import RelaxedR2Conv, harden_network
 from escnn_relaxed.baselines import LAYERS
 from escnn_relaxed.continuous.kernel import SteeredKernel
-from escnn_relaxed.learning import parameter_groups
+from escnn_relaxed.learning import frequency_penalty, parameter_groups
 from escnn_relaxed.measure import relaxation_scalars
 
 MAKE: dict[str, Callable[[], nn.Module]] = {
@@ -133,7 +133,7 @@ def test_measures_of_a_network_are_those_of_the_cpu(gpu: torch.device) -> None:
                 *(value for layer in summary.rows for value in layer.softness.values()),
                 harden_network(made)(made.features).square().mean().item(),
                 *(row.agreement for row in robustness.rows),
-                escnn_relaxed.frequency_penalty(made).item(),
+                frequency_penalty(made).item(),
                 *relaxation_scalars(made).values(),
             ]
         )
@@ -151,7 +151,7 @@ def test_training_with_penalties_waits_for_nothing(pretended: PretendDevice) -> 
         if step == 3:
             assert not pretended.waits
         optimiser.zero_grad()
-        loss = made(made.features).square().mean() + escnn_relaxed.frequency_penalty(made) + made.first.softness()
+        loss = made(made.features).square().mean() + frequency_penalty(made) + made.first.softness()
         loss.backward()
         optimiser.step()
 

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("lightning")
 pytest.importorskip("kornia")
 
-from escnn_relaxed import frequency_penalty
+from escnn_relaxed.learning import frequency_penalty
 from experiments.configuration import override
 from experiments.module import build_network
 from experiments.rows import find_row

@@ -15,7 +15,7 @@ pytest.importorskip("kornia")
 
 
 from benchmarks.shared.run_log import Log
-from escnn_relaxed import frequency_penalty
+from escnn_relaxed.learning import frequency_penalty
 from experiments.module import ImageClassifier, learning_rate_factor
 from experiments.rows import find_row
 from experiments.tasks import load_task

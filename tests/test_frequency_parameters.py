@@ -16,9 +16,9 @@ from small import soft_regular_layer
 from small_networks import gradients, network_of
 from torch import Tensor, nn
 
-from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv, frequency_penalty, parameter_groups
+from escnn_relaxed import ContinuousKernel, RelaxedR2Conv, RelaxedR3Conv, parameter_groups
 from escnn_relaxed.baselines import PartialR2Conv
-from escnn_relaxed.learning import share_domain_frequency
+from escnn_relaxed.learning import frequency_penalty, share_domain_frequency
 from escnn_relaxed.network.relaxed_layers import relaxed_layers
 
 FIELDS = small.field_type("C4", "regular")

@@ -6,7 +6,8 @@ import torch
 from escnn.nn import R2Conv
 from small import EVERY_KERNEL, soft_regular_layer
 
-from escnn_relaxed import RelaxedR2Conv, frequency_penalty, parameter_groups, relax_network
+from escnn_relaxed import RelaxedR2Conv, parameter_groups, relax_network
+from escnn_relaxed.learning import frequency_penalty
 
 
 def learning_layer(soft_part: str, start: float) -> RelaxedR2Conv:

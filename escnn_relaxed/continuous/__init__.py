@@ -7,7 +7,8 @@ its weights and finds the units in which they are trained.
 
 from __future__ import annotations
 
-from .kernel import ContinuousKernel, draw_samples
+from .kernel import ContinuousKernel as ContinuousKernel  # listed at the top level
+from .kernel import draw_samples
 from .nets import FourierKernel, KernelNet, SirenKernel
 
-__all__ = ["ContinuousKernel", "FourierKernel", "KernelNet", "SirenKernel", "draw_samples"]
+__all__ = ["FourierKernel", "KernelNet", "SirenKernel", "draw_samples"]

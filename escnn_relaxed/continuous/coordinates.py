@@ -53,18 +53,20 @@ class FilterPoints(ExactConstants):
         sample = domain.sample
         names = sample.subgroups if sees_relative else ()
         relative = [values[:, :, None] for values in domain.relative_coordinates(names)]
-        parts = {
+        coordinates = {
             "position": np.einsum("mji,pj->mpi", sample.action, grid / radius)[:, None],
             **dict(zip(names, relative, strict=True)),
         }
-        self.columns = [name for name, part in parts.items() for _ in range(part.shape[-1])]
-        shape = np.broadcast_shapes(*(part.shape[:-1] for part in parts.values()))
-        taps = np.concatenate([np.broadcast_to(part, (*shape, part.shape[-1])) for part in parts.values()], axis=-1)
+        self.columns = [name for name, part in coordinates.items() for _ in range(part.shape[-1])]
+        shape = np.broadcast_shapes(*(part.shape[:-1] for part in coordinates.values()))
+        taps = np.concatenate(
+            [np.broadcast_to(part, (*shape, part.shape[-1])) for part in coordinates.values()], axis=-1
+        )
         self._taps = taps * [frequency[name] for name in self.columns]
         self.set_constant("taps", self._taps)
 
     def turn(self, angle: float) -> None:
-        """Take the taps as the elements g r see them, with the rotation r by an angle beside each sampled g."""
+        """Set the taps to those in the frames of the elements g r, r the rotation by an angle."""
         is_position = np.array(self.columns) == "position"
         taps = self._taps.copy()
         taps[..., is_position] = taps[..., is_position] @ rotation_matrix(angle)
@@ -103,7 +105,7 @@ class DomainPoints(ExactConstants):
         self.turn(0.0)
 
     def turn(self, angle: float) -> None:
-        """Take the coordinates of the elements g r, with the rotation r by an angle beside each sampled g."""
+        """Set the coordinates to those of the elements g r, r the rotation by an angle."""
         # Only elements of the plane are turned.
         rotation = rotation_matrix(angle) if angle else np.eye(self._seen.shape[-1])
         self.set_constant("action", self._action @ rotation)
@@ -132,14 +134,14 @@ class DomainPoints(ExactConstants):
                 places = self.everywhere
             else:
                 places = (self.origin if positions is None else positions).unsqueeze(2)
-            parts = places.unsqueeze(3), points.unsqueeze(2)
-            shape = np.broadcast_shapes(*(part.shape[:-1] for part in parts))  # torch's imports sympy
-            points = torch.cat([part.expand(*shape, -1) for part in parts], -1).flatten(2, 3)
+            pair = places.unsqueeze(3), points.unsqueeze(2)
+            shape = np.broadcast_shapes(*(part.shape[:-1] for part in pair))  # torch's imports sympy
+            points = torch.cat([part.expand(*shape, -1) for part in pair], -1).flatten(2, 3)
         return points * frequency.scale(self.columns, points) if self.columns else points
 
 
 def _seen_by_any(positions: Array) -> Array:
-    """Return the positions (M, P, d) in the frame of any element: each set of P once, (points, d)."""
+    """Return the distinct positions (points, d) of the positions (M, P, d) in the frames of all elements."""
     known: dict[bytes, Array] = {}
     for seen in positions:
         ordered = seen[np.lexsort(seen.round(6).T)]
@@ -148,6 +150,6 @@ def _seen_by_any(positions: Array) -> Array:
 
 
 def _one_of_equal(points: Array, axis: int) -> Array:
-    """Return the first of the points along an axis where all are the same."""
+    """Return the points with an axis of length 1 where all along it are equal."""
     first = points.take([0], axis)
     return first if np.abs(points - first).max(initial=0) < _SAME else points

@@ -126,7 +126,7 @@ class SteeredKernel(Kernel):
         return self._banks(self.features(self.net, self.frequency, averaged, positions))
 
     def values_at_a_pixel(self) -> int:
-        """Return the numbers that one pixel takes while its bank is made, features and bank."""
+        """Return the number of values, of features and bank, that one pixel needs in memory."""
         window, taps = self.filter_points.window, self.filter_points.taps
         features = taps.shape[0] * taps.shape[1] * len(window) * (self.options.hidden_size + 1)
         return features + self.config.out_type.size * self.config.in_type.size * len(window)
@@ -149,7 +149,7 @@ class SteeredKernel(Kernel):
 
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:
-        """Draw the output weights, and fix the softness of the start and the scale of the output."""
+        """Draw the output weights; set the initial softness and the scale of the output."""
         if self.relaxed_subgroups and not softness:
             raise ValueError(
                 "initial_softness must be above 0 with kernel=ContinuousKernel(), where the same weights make the "
@@ -210,7 +210,7 @@ class SteeredKernel(Kernel):
         return self.options.sampling == "random" and self.training
 
     def turn(self, angle: float) -> None:
-        """Sample the group at the elements g r, with the rotation r by an angle beside each g of the grid."""
+        """Sample the group at the elements g r, r the rotation by an angle, g on the grid."""
         if angle != self.angle:
             self.angle = angle
             self.filter_points.turn(angle)
@@ -219,7 +219,7 @@ class SteeredKernel(Kernel):
                 pair.turn(angle)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode. In evaluation samples are those of the grid."""
+        """Set the mode; in eval mode the samples are those of the grid."""
         super().train(mode)
         if not self.is_random:
             self.turn(0.0)
@@ -246,7 +246,7 @@ class SteeredKernel(Kernel):
             yield self.net.domain_weight
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function the tensors of a state dict stand for."""
+        """Return the settings under which the tensors of a state dict define the kernel."""
         config, options = self.config, self.options
         return {
             **super().describe(),

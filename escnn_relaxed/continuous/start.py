@@ -33,7 +33,7 @@ _LEAST_GAIN = 0.1
 
 
 def few_of(fields: Sequence[Representation]) -> tuple[tuple[Representation, ...], Tensor]:
-    """Return a few fields of each kind, and the channel of these that stands for each channel of all fields, (C,)."""
+    """Return a few fields of each kind, and the channel of these that represents each channel of all fields, (C,)."""
     kinds = list(dict.fromkeys(fields))
     starts = np.cumsum([0, *(_COPIES * kind.size for kind in kinds)])
     seen: Counter[Representation] = Counter()
@@ -79,10 +79,10 @@ def gain(
 
 def rectified(maps: Tensor, fields: Sequence[Representation], gspace: GSpace) -> Tensor:
     """Return feature maps after ReLU, on the group for sums of irreps (escnn's ``FourierPointwise``)."""
-    parts = maps.split([field.size for field in fields], dim=1)
+    maps_of_fields = maps.split([field.size for field in fields], dim=1)
     outputs = []
     matrices: dict[Representation, tuple[Tensor, Tensor] | None] = {}
-    for part, field in zip(parts, fields, strict=True):
+    for part, field in zip(maps_of_fields, fields, strict=True):
         # A single irrep stays as it is, since the ReLU of its norm changes nothing.
         if "pointwise" in field.supported_nonlinearities:
             outputs.append(part.relu())
@@ -97,7 +97,7 @@ def rectified(maps: Tensor, fields: Sequence[Representation], gspace: GSpace) ->
 
 
 def _group_samples(field: Representation, gspace: GSpace) -> tuple[Tensor, Tensor] | None:
-    """Return the maps from a sum of irreps to its values on the group and back, or None where no way leads back."""
+    """Return the maps from a sum of irreps to its values on the group and back; None where this is not invertible."""
     if len(field.irreps) == 1:
         return None
     seed = []

@@ -91,13 +91,13 @@ def _canonical(energy: Tensor, direction: Tensor, wanted: int) -> Tensor:
 
 
 def _longest(lengths: Tensor) -> Tensor:
-    """Return the number of the largest of each column, the first of those equal up to rounding: (1, columns)."""
+    """Return the index of the largest entry of each column, the first of those equal up to rounding, (1, columns)."""
     is_longest = lengths > (1 - _SAME) * lengths.amax(dim=0)
     return is_longest.int().argmax(dim=0, keepdim=True)
 
 
 def sees_relative_element(in_block: Block, out_block: Block) -> bool:
-    """Whether κ of this pair is a function of the relative element g′⁻¹g."""
+    """Return whether κ of this pair is a function of the relative element g′⁻¹g."""
     return in_block.is_permutation and out_block.is_permutation
 
 
@@ -116,7 +116,7 @@ def _turned(block: Block, angle: float) -> Array:
 
 
 class BlockPair(ExactConstants):
-    """The steering of one pair of blocks, and the output weights of all its pairs of fields, in units of their own."""
+    """Steering of one pair of blocks, with the normalised output weights of all its pairs of fields."""
 
     weights: nn.Parameter  # (o, i, D), of o output and i input fields
     units: Tensor  # the map from the F plain features to D normalised ones, (D, F)
@@ -149,7 +149,7 @@ class BlockPair(ExactConstants):
             self.turn(0.0)
 
     def turn(self, angle: float) -> None:
-        """Take ρ of the elements g r, with the rotation r by an angle beside each sampled g."""
+        """Set ρ to that of the elements g r, r the rotation by an angle."""
         if self.is_relative:
             return  # channels that are elements go on, so that they are g r themselves
         in_block, out_block = self.blocks
@@ -245,7 +245,7 @@ class SteeredAverage(ExactConstants):
         return [pair.count_directions(features) for pair in self.block_pairs]
 
     def initialize(self, features: Tensor, ranks: list[int | None]) -> None:
-        """Fix the units of the weights on features, of ``ranks`` directions (None: all), and draw the weights."""
+        """Set the units of the weights from features, for ``ranks`` directions (None: all), and draw the weights."""
         for pair, rank in zip(self.block_pairs, ranks, strict=True):
             pair.units = pair.units_of(features, rank)
         variances = self.weight_variances([pair.units for pair in self.block_pairs])

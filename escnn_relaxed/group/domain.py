@@ -40,13 +40,13 @@ class Domain:
 
     @property
     def kept_subgroups(self) -> tuple[str, ...]:
-        """The subgroups all of which is in the kept group."""
+        """The subgroups that the kept group contains."""
         rotations, reflection = self.kept.holds(self.sample.rotations), self.kept.holds(self.sample.reflection)
         is_kept = {"rotation": rotations.all(), "reflection": reflection.all()}
         return tuple(name for name in self.sample.subgroups if is_kept[name])
 
     def translates(self, subgroups: Sequence[str]) -> NDArray[np.int64]:
-        """Return the numbers of the elements hg of the sample, (M, L), h in subgroups and the kept group."""
+        """Return the indices of the elements hg of the sample, (M, L), h in the subgroups and the kept group."""
         steps = self.sample.action @ self.sample.action[:, None].swapaxes(-1, -2)
         group = self.kept
         if "reflection" in subgroups and self.sample.reflected.any():
@@ -68,14 +68,14 @@ class Domain:
         return np.nonzero(is_held)[1].reshape(len(self.sample), size)
 
     def mean_matrix(self, subgroups: Sequence[str]) -> Array:
-        """Return the matrix that takes values at the M elements to their means over subgroups, (M, M)."""
+        """Return the matrix (M, M) of the mean over subgroups, acting on values at the M elements."""
         numbers = self.translates(subgroups)
         matrix = np.zeros((len(numbers), len(numbers)))
         np.put_along_axis(matrix, numbers, 1 / numbers.shape[1], axis=1)
         return matrix
 
     def elements(self, subgroups: Sequence[str]) -> Array:
-        """Return the coordinates of the elements of the sample, those of the subgroups side by side, (M, D)."""
+        """Return the coordinates of the elements of the sample, concatenated over the subgroups, (M, D)."""
         coordinates = self._domain_coordinates(self.sample.rotation, self.sample.reflected)
         nothing = np.zeros((len(self.sample), 0))
         return np.concatenate([nothing, *(coordinates[name] for name in subgroups if name in coordinates)], axis=1)
@@ -96,7 +96,7 @@ class Domain:
         return round(float(count), 9) / self.fold
 
     def _domain_coordinates(self, rotation: Array, reflected: NDArray[np.int64] | int) -> dict[str, Array]:
-        """Coordinates in which the domain knows elements r fˢ: what a kept axis or coset does not see is left out."""
+        """Coordinates a(g) of elements g = r fˢ, invariant to the kept group."""
         coordinates = self.coordinates(np.linalg.matrix_power(rotation, self.fold), reflected)
         if self.kept.axis is not None:
             # r⁻¹u of the axis u: the chord of two axes is as long as that of two rotations of the plane.
@@ -121,7 +121,7 @@ class Domain:
 
 
 def of_fiber_group(subgroups: Sequence[str]) -> tuple[str, ...]:
-    """Return those of some subgroups that are of the fiber group, as :data:`AVERAGES` has them."""
+    """Return the names of the subgroups of the fiber group among some subgroups, as a key of :data:`AVERAGES`."""
     return tuple([name for name in FIBER_SUBGROUPS if name in subgroups])
 
 

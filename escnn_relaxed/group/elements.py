@@ -52,9 +52,9 @@ def least_samples(group: Group) -> int:
 def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
     """Return escnn's grid of a continuous group: N rotations, and as many elements that reflect where it has some."""
     if both := factors(group):
-        parts = [sampled_elements(factor, samples) if factor.continuous else list(factor.elements) for factor in both]
+        grids = [sampled_elements(factor, samples) if factor.continuous else list(factor.elements) for factor in both]
         products: Any = group
-        return [products.pair_elements(*pair) for pair in itertools.product(*parts)]
+        return [products.pair_elements(*pair) for pair in itertools.product(*grids)]
     if not is_of_space(group):
         return list(group.grid(type="regular", N=samples))
     if samples % CUBE:
@@ -77,7 +77,7 @@ def sampled_elements(group: Group, samples: int) -> list[GroupElement]:
 
 
 def factors(group: Group) -> tuple[Group, ...]:
-    """Return the two groups of a direct product, none of another group."""
+    """Return the two factors of a direct product; an empty tuple for other groups."""
     return (group.G1, group.G2) if isinstance(group, DirectProductGroup) else ()
 
 
@@ -98,10 +98,10 @@ class GroupSample:
     _matrices: dict[Representation, Array] = field(default_factory=dict, compare=False, repr=False)
 
     def matrices(self, representation: Representation) -> Array:
-        """Return ρ(g) for each element, (M, size, size), which nothing may change: computed once."""
+        """Return ρ(g) for each element, (M, size, size); cached, so do not write to it."""
         if representation not in self._matrices:
-            found = [np.asarray(representation(element)) for element in self.elements]
-            self._matrices[representation] = np.stack(found).astype(np.float64)
+            matrices = [np.asarray(representation(element)) for element in self.elements]
+            self._matrices[representation] = np.stack(matrices).astype(np.float64)
         return self._matrices[representation]
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class GroupSample:
 
 
 def elements_on_features(group: Group) -> list[GroupElement]:
-    """Return all elements of a finite group; of SO(2) and O(2) so many that means of features are exact."""
+    """Return all elements of a finite group, or enough elements of SO(2) and O(2) for exact means of features."""
     if not group.continuous:
         return list(group.elements)
     is_of_circle = not (is_of_space(group) or factors(group))
@@ -162,7 +162,7 @@ def principal_value(angle: Array) -> Array:
 
 
 def moved_elements(sample: GroupSample, action: Array) -> NDArray[np.int64] | None:
-    """Return the number of h⁻¹g for each g of a sample, (M,), given the matrix of h; None where one is not in it."""
+    """Return the index of h⁻¹g for each g of a sample, (M,), given the matrix of h; None if one is outside."""
     distances = np.abs((action.T @ sample.action)[:, None] - sample.action).max((-1, -2))
     numbers: NDArray[np.int64] = distances.argmin(1)
     return numbers if distances.min(1).max() < _SAME else None
@@ -171,25 +171,25 @@ def moved_elements(sample: GroupSample, action: Array) -> NDArray[np.int64] | No
 def grid_symmetries(
     gspace: GSpace, taps: Array, elements: Sequence[GroupElement] | None = None
 ) -> list[tuple[GroupElement, list[int]]]:
-    """Return the elements that map the grid of taps to itself, each with the number of the tap g⁻¹d for every tap d."""
+    """Return the elements that map the grid of taps to itself, each with the index of the tap g⁻¹d for every tap d."""
     if gspace.dimensionality == 0:
         return [(element, [0]) for element in elements or elements_on_features(gspace.fibergroup)]
     corner = np.abs(2 * taps).max() + 1
     digits = (2 * corner) ** np.arange(taps.shape[1])
     numbers = np.round((2 * taps + corner) @ digits)
     order = np.argsort(numbers)
-    found: list[tuple[GroupElement, list[int]]] = []
+    symmetries: list[tuple[GroupElement, list[int]]] = []
     for element in sample_group(gspace).elements if elements is None else elements:
         action = np.asarray(gspace.basespace_action(element), dtype=np.float64)
         if np.allclose(action, action.round(), rtol=0, atol=1e-9):
             steered = np.round((2 * taps @ action.round() + corner) @ digits)
-            found.append((element, order[np.searchsorted(numbers[order], steered)].tolist()))
-    return found
+            symmetries.append((element, order[np.searchsorted(numbers[order], steered)].tolist()))
+    return symmetries
 
 
 @dataclass(frozen=True)
 class ActingGroup:
-    """A group without a base space, with its action on the plane or space: as much of a gspace as a domain needs."""
+    """The action on the plane or space of a group without a base space: the part of a gspace that a domain needs."""
 
     # None of escnn's gspaces, since these would add irreps to the one group that all layers share.
 
@@ -211,7 +211,7 @@ class ActingGroup:
 
 
 def acting_group(group: Group) -> ActingGroup | None:
-    """Return a group with its action, None of one that has no usual one."""
+    """Return a group with its standard action on the plane or space; None if it has none."""
     if isinstance(group, (CyclicGroup, DihedralGroup, SO2, O2)):
         return ActingGroup(group, 2)
     if isinstance(group, (SO3, O3, Octahedral, Icosahedral)) or (factors(group) and group.name in _FULL):
@@ -275,14 +275,14 @@ def element_with_action(gspace: GSpace, action: Array) -> GroupElement | None:
     for element, matrix in zip(sample.elements, sample.action, strict=True):
         rotation = action @ matrix.T
         if np.linalg.det(rotation) > 0:
-            found = _rotation(gspace, rotation) @ element
-            if np.allclose(gspace.basespace_action(found), action, rtol=0, atol=_SAME):
-                return found
+            candidate = _rotation(gspace, rotation) @ element
+            if np.allclose(gspace.basespace_action(candidate), action, rtol=0, atol=_SAME):
+                return candidate
     return None
 
 
 def _rotation(gspace: GSpace, rotation: Array) -> GroupElement:
-    """Return the rotation of a continuous group that acts by a matrix, if one does, else any."""
+    """Return the rotation of a continuous group that acts by a matrix; any rotation if none does."""
     group = gspace.fibergroup
     if is_of_space(group):
         return group.element((0, rotation) if isinstance(group, O3) else rotation, param="MAT")
@@ -295,7 +295,7 @@ def _rotation(gspace: GSpace, rotation: Array) -> GroupElement:
 
 def turn(group: Group, angle: float) -> GroupElement:
     """Return the rotation by an angle of SO(2), O(2), or a direct product of one with a finite group."""
-    if parts := factors(group):
-        turned = [turn(part, angle) if part.continuous else part.identity for part in parts]
+    if both := factors(group):
+        turned = [turn(factor, angle) if factor.continuous else factor.identity for factor in both]
         return group.pair_elements(*turned)
     return group.element((0, angle) if isinstance(group, O2) else angle, param="radians")

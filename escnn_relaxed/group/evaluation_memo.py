@@ -1,4 +1,4 @@
-"""What a layer keeps in evaluation: its filters, while all tensors of the state have the same values.
+"""Memo of a layer's filters in eval mode, valid while no tensor of its state changes.
 
 Version counters would miss writes through ``.data``, NumPy or fused optimisers, so values are compared. On an
 accelerator a comparison would wait, so filter banks are made anew there; an export has them for good.
@@ -25,7 +25,7 @@ _LARGE = 2**12
 
 
 class EvaluationMemo:
-    """The last results of a module, returned again in evaluation while the values of its state are the same."""
+    """Memo of the last results of a module in eval mode, valid while no value of its state changes."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[list[Tensor], Any]] = {}
@@ -59,42 +59,42 @@ class EvaluationMemo:
 
 
 class _TensorPlaces:
-    """Where the tensors are that what a module computes may depend on, so that a call need not look for them."""
+    """Locations of all tensors that the result of a module may depend on, found once."""
 
     def __init__(self, module: nn.Module) -> None:
-        parts = [*module.modules()]
+        modules = [*module.modules()]
         # What makes parametrized weights may have settings that are no tensors.
-        self._is_parametrized = any(["parametrizations" in part._modules for part in parts])
-        self._children = [(part._modules, name, child) for part in parts for name, child in part._modules.items()]
+        self._is_parametrized = any(["parametrizations" in part._modules for part in modules])
+        self._children = [(part._modules, name, child) for part in modules for name, child in part._modules.items()]
         # Weights may be plain tensors, which another network makes.
         self._places: list[tuple[Any, str]] = [
             (values, name)
-            for part in parts
+            for part in modules
             for values in (part._parameters, part._buffers, vars(part))
             for name, value in values.items()
             if isinstance(value, Tensor) and not (isinstance(part, ExactConstants) and part.is_constant(name))
         ]
         self._dictionaries: list[Any] = [
-            values for part in parts for values in (part._parameters, part._buffers, vars(part), part._modules)
+            values for part in modules for values in (part._parameters, part._buffers, vars(part), part._modules)
         ]
         self._sizes = [*map(len, self._dictionaries)]
         self._compared: list[Tensor] = []
 
     def are_those_of_now(self) -> bool:
-        """Whether the module has the same parts and attributes still."""
+        """Return whether the module still has the same submodules and attributes."""
         return [*map(len, self._dictionaries)] == self._sizes and all(
             [values.get(name) is child for values, name, child in self._children]
         )
 
     def comparable_tensors(self) -> list[Tensor] | None:
-        """Return the tensors; None where something else makes them anew, or reading them would wait."""
+        """Return the tensors; None if a parametrization computes them, or reading them would synchronise the device."""
         if self._is_parametrized:
             return None
-        found = [value for value in [values[name] for values, name in self._places] if value is not None]
-        if len(found) != len(self._compared) or not all(map(is_, found, self._compared)):
+        tensors = [value for value in [values[name] for values, name in self._places] if value is not None]
+        if len(tensors) != len(self._compared) or not all(map(is_, tensors, self._compared)):
             # The same tensors stay where they are.
-            self._compared = found if has_values(*found) and torch_modes.reads_without_waiting(*found) else []
-        return found if len(self._compared) == len(found) else None
+            self._compared = tensors if has_values(*tensors) and torch_modes.reads_without_waiting(*tensors) else []
+        return tensors if len(self._compared) == len(tensors) else None
 
 
 def _words(tensor: Tensor) -> Tensor:

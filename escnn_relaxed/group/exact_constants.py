@@ -49,7 +49,7 @@ class ExactConstants(nn.Module):
         setattr(self, name, self._cast(name))
 
     def is_constant(self, name: str) -> bool:
-        """Whether an attribute is a constant."""
+        """Return whether an attribute is a constant."""
         return name == "like" or hasattr(self.exact, name)
 
     @property

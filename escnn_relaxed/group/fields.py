@@ -30,11 +30,11 @@ class Block:
 
     @property
     def is_permutation(self) -> bool:
-        """Whether the channels are the group elements or cosets."""
+        """Whether the channels are group elements or cosets."""
         return self.image is not None
 
     def element_means(self) -> NDArray[np.float64]:
-        """Return the mean over the elements of each channel of a permutation field, one or a coset, (size, M)."""
+        """Return the mean over each channel, an element or a coset, of a permutation field, (size, M)."""
         members = np.equal(np.asarray(self.image), np.arange(self.size)[:, None])
         return members / members.sum(axis=1, keepdims=True)
 
@@ -43,8 +43,8 @@ class FieldStructure:
     """The blocks of a list of representations and how channels are assembled from them."""
 
     def __init__(self, representations: Sequence[Representation], sample: GroupSample) -> None:
-        parts = {field: _split(field, sample) for field in dict.fromkeys(representations)}
-        order = [block for field in representations for block in parts[field][0]]
+        splits = {field: _split(field, sample) for field in dict.fromkeys(representations)}
+        order = [block for field in representations for block in splits[field][0]]
         self.blocks = list({block.name: block for block in order}.values())
         # The channels of the fields of each block in the basis of permutations and irreps, (fields, size).
         self.channels = list(channels_by_name(order).values())
@@ -52,25 +52,25 @@ class FieldStructure:
         # The change from that basis.
         self.basis: NDArray[np.float64] | None = None
         self.basis_inverse: NDArray[np.float64] | None = None
-        if any(not np.array_equal(basis, np.eye(len(basis))) for _, basis, _ in parts.values()):
-            self.basis = block_diagonal([parts[field][1] for field in representations])
-            self.basis_inverse = block_diagonal([parts[field][2] for field in representations])
+        if any(not np.array_equal(basis, np.eye(len(basis))) for _, basis, _ in splits.values()):
+            self.basis = block_diagonal([splits[field][1] for field in representations])
+            self.basis_inverse = block_diagonal([splits[field][2] for field in representations])
 
 
 def channels_by_name(fields: Sequence[Representation] | Sequence[Block]) -> dict[str, NDArray[np.int64]]:
-    """Return the numbers of the channels of all fields of each name, (fields, size), where they stand side by side."""
-    found: dict[str, list[range]] = {}
+    """Return the channel indices of all fields of each name, (fields, size)."""
+    channels: dict[str, list[range]] = {}
     start = 0
     for field in fields:
-        found.setdefault(field.name, []).append(range(start, start + field.size))
+        channels.setdefault(field.name, []).append(range(start, start + field.size))
         start += field.size
-    return {name: np.array(ranges, dtype=np.int64) for name, ranges in found.items()}
+    return {name: np.array(ranges, dtype=np.int64) for name, ranges in channels.items()}
 
 
 def pair_rows(
     pairs: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], shape: tuple[int, int]
 ) -> NDArray[np.int64]:
-    """Return the row of each pair of channels among the rows (o, i, a, b) of pairs of kinds, (o, a) and (i, b)."""
+    """Return for each pair of channels, (o, a) and (i, b), its row among the rows (o, i, a, b) of pairs of kinds."""
     rows = np.full(shape, -1, dtype=np.int64)
     start = 0
     for outs, ins in pairs:
@@ -85,7 +85,7 @@ def pair_rows(
 def _split(
     representation: Representation, sample: GroupSample
 ) -> tuple[list[Block], NDArray[np.float64], NDArray[np.float64]]:
-    """Blocks of one field, its change of basis from them and the inverse."""
+    """Return the blocks of one field, its change of basis from them, and the inverse."""
     identity = np.eye(representation.size)
     is_finite = representation.size > 1 and not representation.group.continuous
     if is_finite and (permutation := _permutation_block(representation, sample)) is not None:
@@ -100,7 +100,7 @@ def _split(
 
 
 def _permutation_block(representation: Representation, sample: GroupSample) -> Block | None:
-    """The block of a transitive permutation of the channels, None if the field is not one."""
+    """Return the block of a transitive permutation of the channels; None if the field is not one."""
     matrices = sample.matrices(representation)
     rows = permuted_rows(matrices)
     if rows is None or len(set(rows[:, 0].tolist())) < representation.size:
@@ -109,7 +109,7 @@ def _permutation_block(representation: Representation, sample: GroupSample) -> B
 
 
 def permuted_rows(matrices: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """Return the row of the 1 in each column of matrices (…, n, n) that permute, None of others."""
+    """Return the row of the 1 in each column of permutation matrices (…, n, n); None for other matrices."""
     # escnn computes these matrices from irreps: 0 and 1 up to rounding.
     exact = np.abs(matrices.round())
     is_permutation = (exact.sum(axis=-1) == 1).all() and (exact.sum(axis=-2) == 1).all()
@@ -117,14 +117,14 @@ def permuted_rows(matrices: NDArray[np.float64]) -> NDArray[np.int64] | None:
 
 
 def block_diagonal(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return one matrix with some square matrices, some of which may be of integers, along its diagonal."""
+    """Return the block-diagonal matrix of some square matrices."""
     return block_diag(*matrices).astype(np.float64)
 
 
 def channel_elements(
     fields: Sequence[Representation], sample: GroupSample
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the mean over each channel's elements, (C, M), over all where it has none; and whether it has, (C,)."""
+    """Return the mean over the elements of each channel, (C, M), or over all, and whether it has elements, (C,)."""
     rows, has_any = [], []
     for field in fields:
         blocks = FieldStructure([field], sample).blocks

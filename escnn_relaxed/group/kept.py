@@ -40,7 +40,7 @@ class KeptGroup:
         return bool((np.linalg.det(self.members) < 0).any())
 
     def holds(self, elements: Array) -> NDArray[np.bool_]:
-        """Return whether each of some elements (…, d, d) is in the group."""
+        """Return whether each element (…, d, d) is in the group."""
         others = elements[..., None, :, :]
         if self.axis is None:
             distances = np.abs(self.members - others).max((-1, -2))
@@ -55,7 +55,7 @@ class KeptGroup:
 
 
 def kept_group(keep: object, gspace: GSpace, samples: int) -> KeptGroup:
-    """Return the kept group that the argument of a layer names, for a sample of so many rotations."""
+    """Return the kept group that a layer's argument ``keep`` names, for a sample of the given number of rotations."""
     if keep is None:
         return KeptGroup("", np.eye(gspace.dimensionality)[None])
     # A group without a base space may be one of space whose subgroups have ids.
@@ -126,7 +126,7 @@ def _subgroup(keep: object, gspace: GSpace) -> tuple[Array, Array | None]:
 
 
 def _named_as_in_plane(keep: object, gspace: GSpace) -> str:
-    """Return in words, for a message, the id of the subgroup of space that a name of the plane, as 'C4', stands for."""
+    """Return for a message the id of the subgroup of space for a name of the plane, such as 'C4'."""
     name = _NAME.fullmatch(keep) if isinstance(keep, str) else None
     if name is None or gspace.dimensionality == 2:
         return ""
@@ -146,7 +146,7 @@ def _actions(elements: Sequence[GroupElement], gspace: GSpace) -> Array:
 
 
 def _closed(members: Array, most: float = np.inf) -> Array:
-    """Return the group that some matrices (L, d, d) generate, or some more than ``most`` of its elements."""
+    """Return the group that matrices (L, d, d) generate; the search stops beyond ``most`` elements."""
     known = [np.eye(members.shape[-1])]
     for element in known:
         for product in members @ element:

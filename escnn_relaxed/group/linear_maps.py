@@ -43,7 +43,7 @@ class GroupAverage(ExactConstants):
         return _mean(kernel, self.left, self.steered, self.right)
 
     def by_blocks(self, kernels: Tensor) -> Tensor:
-        """Return the mean of many kernels (B, C_out, C_in, T) in double precision, most entries of which are 0."""
+        """Return the mean of many sparse kernels (B, C_out, C_in, T) in double precision."""
         # Only channels that the elements mix are looked at together. Of fields that are sums of irreps these are few.
         left, right = self.exact.left, self.exact.right
         mean = torch.zeros_like(kernels)
@@ -68,7 +68,7 @@ def _mean(kernel: Tensor, left: Tensor, steered: Tensor, right: Tensor) -> Tenso
 
 
 def _mixed(matrices: Tensor) -> list[Tensor]:
-    """Return the numbers of the channels that matrices (M, C, C) mix with each other, of each such set."""
+    """Return the index sets of the channels that matrices (M, C, C) mix with each other."""
     count, sets = connected_components((matrices.abs() > _ROUNDING).any(0).numpy(), directed=False)
     return [torch.from_numpy(np.flatnonzero(sets == number)) for number in range(count)]
 

@@ -103,7 +103,7 @@ class PositionFactors(nn.Module):
         self.register_buffer("frequency", frequency.clone())
 
     def with_ones(self) -> PositionFactors:
-        """Return the factors 1, (1, C, …), and then those of this module less the 1 of the first."""
+        """Return the constant factor 1, (1, C, …), and then the factors of this module, the first of them less 1."""
         coefficients = self.coefficients.detach()
         return PositionFactors(self.action, self.frequency, torch.cat([0 * coefficients[:1], coefficients]))
 

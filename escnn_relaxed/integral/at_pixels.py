@@ -1,4 +1,4 @@
-"""The integral with a kernel of its own at every pixel, equation (1) word for word: slow, in chunks of pixels."""
+"""The integral with a separate kernel at every pixel, equation (1) evaluated directly: slow, in chunks of pixels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 class BanksAtPixels:
-    """K at the pixels of an image, as it is now; recomputed in the backward pass."""
+    """K at the pixels of an image, with the present state; recomputed in the backward pass."""
 
     def __init__(self, kernel: Kernel, weights: Tensor | None, size: tuple[int, ...], averaged: Names) -> None:
         self._kernel = kernel if has_no_values() else _frozen(kernel)
@@ -47,11 +47,11 @@ class BanksAtPixels:
 
 
 def _frozen(module: _Module) -> _Module:
-    """Return a module that keeps the tensors and the settings that this one has now; it shares all of them."""
+    """Return a copy of a module and its submodules that shares the present tensors and settings."""
     frozen: _Module = object.__new__(type(module))
     own = {name: dict(getattr(module, name)) for name in ("_parameters", "_buffers")}
-    parts = {name: None if part is None else _frozen(part) for name, part in module._modules.items()}
-    vars(frozen).update(vars(module), **own, _modules=parts)
+    modules = {name: None if part is None else _frozen(part) for name, part in module._modules.items()}
+    vars(frozen).update(vars(module), **own, _modules=modules)
     return frozen
 
 
@@ -66,32 +66,32 @@ def integrate_at_pixels(features: Tensor, banks: BanksAtPixels, bias: Tensor | N
     integrate_chunk: Callable[..., Tensor] = _chunk
     if torch.is_grad_enabled() and not has_no_values():
         integrate_chunk = partial(checkpoint, _chunk, use_reentrant=False, preserve_rng_state=False)
-    parts = [integrate_chunk(image, banks, start, min(start + chunk, count), numbers, geometry) for start in starts]
+    chunks = [integrate_chunk(image, banks, start, min(start + chunk, count), numbers, geometry) for start in starts]
     if isinstance(geometry, TransposedGeometry):
-        output = _placed(parts, numbers, image_size(features), geometry)
+        output = _placed(chunks, numbers, image_size(features), geometry)
     else:
-        output = torch.cat(parts, -1).unflatten(-1, geometry.domain_size(features))
+        output = torch.cat(chunks, -1).unflatten(-1, geometry.domain_size(features))
     return output if bias is None else output + bias.to(output.dtype).view(-1, *[1] * len(geometry.padding))
 
 
 def _chunk(image: Tensor, banks: BanksAtPixels, start: int, end: int, numbers: Tensor, geometry: Geometry) -> Tensor:
-    """Return the output at some pixels, (batch, C_out, pixels); of an adjoint what they add at each tap, (…, taps)."""
-    made = banks(start, end).to(image.dtype)
+    """Return the output at some pixels, (batch, C_out, pixels); for an adjoint their terms at each tap, (…, taps)."""
+    filters = banks(start, end).to(image.dtype)
     if isinstance(geometry, TransposedGeometry):
         read, layout = image[:, :, start:end], "pixel out (group given) tap -> pixel group out given tap"
         taps, output = "", "batch group out pixel tap"
     else:
         read, layout = image[:, :, numbers[start:end]], "pixel (group out) given tap -> pixel group out given tap"
         taps, output = " tap", "batch group out pixel"
-    made = rearrange(made, layout, group=geometry.groups)
+    filters = rearrange(filters, layout, group=geometry.groups)
     read = read.unflatten(1, (geometry.groups, -1))
-    return einsum(read, made, f"batch group given pixel{taps}, pixel group out given tap -> {output}").flatten(1, 2)
+    return einsum(read, filters, f"batch group given pixel{taps}, pixel group out given tap -> {output}").flatten(1, 2)
 
 
-def _placed(parts: list[Tensor], numbers: Tensor, size: tuple[int, ...], geometry: TransposedGeometry) -> Tensor:
-    """Return the output, given what each pixel of the input adds to it."""
+def _placed(chunks: list[Tensor], numbers: Tensor, size: tuple[int, ...], geometry: TransposedGeometry) -> Tensor:
+    """Return the output of an adjoint, the sum of the terms of all pixels of the input."""
     whole = tuple((pixels - 1) * geometry.stride + geometry.extent for pixels in size)
-    added = torch.cat(parts, 2).flatten(2)
+    added = torch.cat(chunks, 2).flatten(2)
     output = added.new_zeros(*added.shape[:2], prod(whole)).index_add(2, numbers.flatten(), added).unflatten(2, whole)
     # What the padding cuts away before and behind; torch takes the margins of the last axis first.
     cuts = reversed([*zip(geometry.padding, geometry.output_padding, strict=True)])
@@ -99,7 +99,7 @@ def _placed(parts: list[Tensor], numbers: Tensor, size: tuple[int, ...], geometr
 
 
 def _tap_numbers(size: tuple[int, ...], geometry: Geometry, device: torch.device) -> Tensor:
-    """Return the number of the pixel that each tap reads in the padded image, or writes to before it is cut, (P, T)."""
+    """Return the index of the pixel that each tap reads in the padded image, or writes to before cropping, (P, T)."""
     if isinstance(geometry, ConvolutionGeometry):
         whole = [n + 2 * p for n, p in zip(size, geometry.padding, strict=True)]
     else:

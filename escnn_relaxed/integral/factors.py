@@ -41,7 +41,7 @@ def integrate(
     geometry: Geometry,
     gates: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Return h(x) = Σ_r F_r(x) g_r(x) Σ_d B_r(d) f(x + d), or that of an adjoint.
+    """Return h(x) = Σ_r F_r(x) g_r(x) Σ_d B_r(d) f(x + d), or its adjoint.
 
     Args:
         features: (batch, C_in, …).

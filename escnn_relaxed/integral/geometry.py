@@ -21,7 +21,7 @@ _MODULES: dict[int, tuple[type[nn.Module], type[nn.Module]]] = {
 
 @dataclass(frozen=True)
 class _Shared:
-    """What a convolution and its adjoint share; ``padding`` has a number for each axis, (rows, columns)."""
+    """Base of the geometry of a convolution and its adjoint; ``padding`` has a number for each axis."""
 
     kernel_size: int
     padding: tuple[int, ...] = (0, 0)
@@ -31,7 +31,7 @@ class _Shared:
 
     @classmethod
     def of(cls, convolution: Any) -> Self:
-        """Return the geometry of a layer with the attributes of escnn's, whose paddings may be numbers."""
+        """Return the geometry of a layer with escnn's attributes, whose paddings may be numbers."""
         values = {field.name: getattr(convolution, field.name) for field in fields(cls)}
         for name in {"padding", "output_padding"} & values.keys():
             if not isinstance(values[name], (tuple, list)):
@@ -63,7 +63,7 @@ class ConvolutionGeometry(_Shared):
         return self.output_size(*image_size(features))
 
     def pad(self, features: Tensor) -> Tensor:
-        """Return the image with its padding, in the padding mode."""
+        """Return the padded image."""
         if not any(self.padding):
             return features
         mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
@@ -102,7 +102,7 @@ def image_size(features: Tensor) -> tuple[int, ...]:
 
 
 def as_convolution(filter_bank: Tensor, bias: Tensor | None, geometry: Geometry) -> Convolutions:
-    """Return torch's module of a geometry with a copy of these weights; a ``Linear`` of one without axes."""
+    """Return torch's module for a geometry, with a copy of the weights; a ``Linear`` if it has no axes."""
     axes = len(geometry.padding)
     is_transposed = isinstance(geometry, TransposedGeometry)
     channels = filter_bank.shape[1] * geometry.groups, filter_bank.shape[0]

@@ -125,7 +125,7 @@ def check_input(input: Any, in_type: FieldType, geometry: Geometry) -> None:
 
 
 def check_dtype(image: Tensor, like: Tensor) -> None:
-    """Raise unless an image has the dtype of a layer, as torch's convolutions do, or autocast brings them together."""
+    """Raise a ``TypeError`` unless an image has the layer's dtype, or autocast casts both."""
     if image.dtype != like.dtype and not torch.is_autocast_enabled(image.device.type):
         raise TypeError(f"input must be of the layer's dtype, {like.dtype}, got {image.dtype}: cast one of the two")
 
@@ -156,25 +156,25 @@ def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry:
 
 
 def _by(size: Sequence[int]) -> str:
-    """Return a size as people write it."""
+    """Return a size as text, such as 3×3."""
     return "x".join(map(str, size))
 
 
 def shown_arguments(geometry: Geometry) -> list[str]:
-    """Return the arguments of a convolution that are not default, for its text."""
+    """Return the arguments of a convolution that are not default, as text for ``repr``."""
     if not geometry.padding:
         return []
-    parts = [f"kernel_size={geometry.kernel_size}, stride={geometry.stride}"]
+    shown = [f"kernel_size={geometry.kernel_size}, stride={geometry.stride}"]
     for field in fields(geometry):
         value = getattr(geometry, field.name)
         is_default = value == field.default or (isinstance(value, tuple) and not any(value))
         if field.name not in ("kernel_size", "stride") and not is_default:
-            parts.append(f"{field.name}={value!r}")
-    return parts
+            shown.append(f"{field.name}={value!r}")
+    return shown
 
 
 def check_softness(value: object, name: str = "initial_softness") -> float:
-    """Return a part of the kernel's energy, in [0, 1)."""
+    """Return a softness, which must be in [0, 1)."""
     softness = check_number(name, value)
     if not 0 <= softness < 1:
         raise ValueError(f"{name} must be in [0, 1), got {value}")
@@ -183,7 +183,7 @@ def check_softness(value: object, name: str = "initial_softness") -> float:
 
 @torch.no_grad()
 def check_follows(name: str, value: object, own: Tensor | None, parameter: str) -> None:
-    """Raise a ``ValueError`` for a value of what escnn's layers store, and a layer computes, that is another one."""
+    """Raise a ``ValueError`` if a tensor that escnn's layers store differs from the one that this layer computes."""
     if value is not None and not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}: {value!r}")
     is_alike = value is own if value is None or own is None else value.shape == own.shape
@@ -199,7 +199,7 @@ def check_follows(name: str, value: object, own: Tensor | None, parameter: str) 
 
 
 def check_keywords(taker: str, given: Mapping[str, Any], known: tuple[str, ...], others: str) -> None:
-    """Raise a ``TypeError`` for a keyword that ``taker`` does not know; ``others`` names its other arguments."""
+    """Raise a ``TypeError`` for a keyword that ``taker`` does not accept; ``others`` names its other arguments."""
     unknown = [name for name in given if name not in known]
     if unknown:
         raise TypeError(

@@ -32,7 +32,7 @@ class RelaxedConvolution(RelaxedLayer):
 
     @property
     def kernel_types(self) -> tuple[FieldType, FieldType]:
-        """The fields that the kernel connects, of the input (of the output of an adjoint) those of one group."""
+        """The field types that the kernel connects; with ``groups`` the input (of an adjoint, output) of one."""
         if isinstance(self.geometry, TransposedGeometry):
             return self.in_type, _first_group(self.out_type, self.geometry.groups)
         return _first_group(self.in_type, self.geometry.groups), self.out_type
@@ -69,7 +69,7 @@ class RelaxedConvolution(RelaxedLayer):
 
     @property
     def filter(self) -> Tensor:
-        """The filter bank, as in ``R2Conv``. It follows from the weights in both modes, so no other can be set.
+        """The filter bank, as in ``R2Conv``; computed from the weights in both modes, so it cannot be set.
 
         Raises:
             AttributeError: where K depends on the position. torch expects this error of a missing attribute.
@@ -128,7 +128,7 @@ class RelaxedConvolution(RelaxedLayer):
 
 
 def _number(numbers: tuple[int, ...]) -> int | tuple[int, ...]:
-    """Return one number for all axes, or a number for each where they differ, as escnn's layers take them."""
+    """Return one number if all axes agree, else one for each axis, as escnn's layers accept them."""
     return numbers[0] if len(set(numbers)) == 1 else numbers
 
 

@@ -1,4 +1,4 @@
-"""``check_equivariance``, with the arguments and the meaning of ``R2Conv``'s: inputs are turned, outputs compared.
+"""``check_equivariance``, with the arguments and the meaning of ``R2Conv``'s.
 
 Inputs are waves, made here in closed form at every point, so that none is interpolated. Outputs are compared about
 their centre, where nothing of the border is seen: of the plane between pixels, as means over a few of them; of space at
@@ -54,13 +54,13 @@ def check_equivariance(
     still = probe.output(np.eye(layer.space.dimensionality))
     errors = []
     for element, action in _strict_elements(layer):
-        found = probe.at_centre(probe.output(action, element))
+        actual = probe.at_centre(probe.output(action, element))
         expected = probe.at_centre(layer.out_type.transform_fibers(probe.moved(still, action), element))
-        error = (found - expected).abs()
+        error = (actual - expected).abs()
         largest, mean = error.max().item(), error.mean().item()
         if verbose:
             print(f"{element}: error {largest:.3g} at most, {mean:.3g} in the mean")
-        allowed = atol + rtol * torch.maximum(found.abs(), expected.abs())
+        allowed = atol + rtol * torch.maximum(actual.abs(), expected.abs())
         if assertion and not (error < allowed).all():
             raise AssertionError(
                 f'The error found during equivariance check with element "{element}" is too high: max = {largest:.3g}, '
@@ -71,7 +71,7 @@ def check_equivariance(
 
 
 def _strict_elements(layer: Any) -> list[tuple[GroupElement, Array]]:
-    """Return the elements in which a layer is strict, with their matrices; a warning names what it is soft in."""
+    """Return the elements to which a layer is strictly equivariant, with their matrices; warn of soft subgroups."""
     is_soft = {name: layer.softness(name).item() > _ROUNDING for name in FIBER_SUBGROUPS}
     is_soft["translation"] = not layer.is_stationary
     domain = layer.kernel.config.domain
@@ -105,7 +105,7 @@ def _is_whole(value: Array) -> bool:
 
 
 class _Waves:
-    """Random waves of mean square 1 for a layer; without a base space, vectors of noise."""
+    """Random waves of mean square 1 as input of a layer; noise vectors without a base space."""
 
     def __init__(self, layer: Any) -> None:
         self._layer, geometry = layer, layer.geometry

@@ -1,4 +1,4 @@
-"""``expand_parameters``, which a subclass may override, as one of ``R2Conv`` may: the layer then computes with it."""
+"""``expand_parameters``, which subclasses may override as with ``R2Conv``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..integral.geometry import Geometry
 
 
 class ParameterExpansion(EquivariantModule):
-    """The base of layers that make a filter bank and a bias of their parameters."""
+    """Base of layers whose filter bank and bias are computed from parameters."""
 
     geometry: Geometry
     # Whether expand_parameters is a subclass's or the user's own, so that the filter bank need not be K.
@@ -49,7 +49,7 @@ class ParameterExpansion(EquivariantModule):
         return self.filter_bank(), self.expanded_bias
 
     def one_filter_bank(self) -> tuple[Tensor, Tensor | None]:
-        """Return the filter bank and the bias that a layer with one filter bank computes with, or a ``ValueError``."""
+        """Return the filter bank and the bias of a layer that has one filter bank; else raise a ``ValueError``."""
         if not self.expands_itself:
             return self.filter_bank(), self.expanded_bias
         if not self.is_stationary:

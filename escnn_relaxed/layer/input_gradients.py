@@ -1,4 +1,4 @@
-"""Gradients of the soft weights of one layer, for each input of a batch alone."""
+"""Per-input gradients of the soft weights of one layer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_VALUES = 2**25
 
 
 class LayerCall(NamedTuple):
-    """A call of a layer in a forward pass: what went in and what came out."""
+    """A call of a layer in a forward pass: its input and its output."""
 
     layer: RelaxedLayer
     features: Tensor
@@ -30,7 +30,7 @@ class LayerCall(NamedTuple):
 
 
 def input_gradients(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
-    """Return the gradient for each input, (count, …), of each of a layer's own parameters that it does not ignore."""
+    """Return the per-input gradients, (count, …), of the parameters of a layer that it uses."""
     if any(map(has_hooks, call.layer.modules())):
         # Tensors of a map must not get into the hands of users.
         return _one_by_one(call, slope, own, count)
@@ -44,12 +44,12 @@ def input_gradients(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter]
 
 
 def _has_large_banks(call: LayerCall, count: int) -> bool:
-    """Whether filter banks of all inputs take more memory than the features; where they do not, a map is quicker."""
+    """Return whether per-input filter banks take more memory than the features; if not, ``vmap`` is faster."""
     return count * call.layer.kernel.values_at_a_pixel() > call.features.numel() + call.output.numel()
 
 
 def _modulated(call: LayerCall, own: dict[str, nn.Parameter]) -> ModulatedKernel | None:
-    """Return the kernel as factors, if the parameters change the layer through these alone."""
+    """Return the kernel as factors if the parameters enter through these alone, else None."""
     layer, soft = call.layer, set(map(id, call.layer.soft_parameters()))
     is_other = type(layer).forward is not RelaxedLayer.forward or layer.expands_itself or layer.gates
     if is_other or not soft >= set(map(id, own.values())):
@@ -61,7 +61,7 @@ def _modulated(call: LayerCall, own: dict[str, nn.Parameter]) -> ModulatedKernel
 def _of_modulated(
     call: LayerCall, kernel: ModulatedKernel, slope: Tensor, own: dict[str, nn.Parameter], count: int
 ) -> dict[str, Tensor]:
-    """Return the gradients of the parameters of factors without a filter bank for each input."""
+    """Return the per-input gradients of the parameters of factors, without a filter bank for each input."""
     # The output is the sum over r of F_r(c; x) times a convolution with S ⊙ u_r ⊙ (1 + f). As a function of the taps f
     # is a sum of a few functions B, so convolutions with S ⊙ u_r ⊙ B give its gradient, and those with the whole banks
     # give that of F. From these few numbers the gradients of the parameters follow for all inputs at once.
@@ -70,30 +70,32 @@ def _of_modulated(
     slopes = slope.unflatten(1, (-1, len(strict)))
 
     def products(bank: Tensor, slopes: Tensor) -> Tensor:
-        """Return the output of a bank times slopes, summed over blocks and the images of an input, (count, C, …)."""
+        """Return the sum of the output of a bank times slopes over blocks and the images of an input, (count, C, …)."""
         output = integrate(call.features, as_weight(bank, geometry), None, None, geometry)
         return (output.unflatten(1, slopes.shape[1:3]) * slopes).sum(1).unflatten(0, (count, -1)).sum(1)
 
-    made, found = [], []
+    factor_tensors, slopes_of_factors = [], []
     if kernel.factors is not None and kernel.factors.requires_grad:
         whole = strict if f is None else strict * (1 + f.detach().unsqueeze(1))
-        made.append(kernel.factors)
-        found.append(torch.stack([products(whole * u, slopes) for u in kernel.directions], 1))
+        factor_tensors.append(kernel.factors)
+        slopes_of_factors.append(torch.stack([products(whole * u, slopes) for u in kernel.directions], 1))
     if f is not None and f.requires_grad:
-        parts = [(strict, slopes)]
+        terms = [(strict, slopes)]
         if kernel.factors is not None:
             factors = kernel.factors.detach()
-            parts = [(strict * u, slopes * factor) for u, factor in zip(kernel.directions, factors, strict=True)]
-        made.append(f)
+            terms = [(strict * u, slopes * factor) for u, factor in zip(kernel.directions, factors, strict=True)]
+        factor_tensors.append(f)
         of_taps = strict.new_zeros(count, *f.shape)
         for function in kernel.tap_functions.to(strict):
-            for bank, weighted in parts:
+            for bank, weighted in terms:
                 sums = products(bank * function, weighted).reshape(count, len(strict), -1).sum(-1, True)
                 of_taps += sums * function
-        found.append(of_taps)
-    if not made:
+        slopes_of_factors.append(of_taps)
+    if not factor_tensors:
         return {}
-    rows = torch.autograd.grad(made, list(own.values()), found, is_grads_batched=True, allow_unused=True)
+    rows = torch.autograd.grad(
+        factor_tensors, list(own.values()), slopes_of_factors, is_grads_batched=True, allow_unused=True
+    )
     return {name: row for name, row in zip(own, rows, strict=True) if row is not None}
 
 
@@ -104,7 +106,7 @@ def _product(call: LayerCall, values: Mapping[str, Tensor], features: Tensor, sl
 
 
 def _mapped(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
-    """Return the gradients by a map over inputs, each of which has a filter bank while it is mapped over."""
+    """Return the per-input gradients by ``vmap``, with a filter bank for each input."""
     values = {name: parameter.detach() for name, parameter in own.items()}
     chunk = max(1, _MOST_VALUES // call.layer.kernel.values_at_a_pixel())
     of_inputs = vmap(grad(partial(_product, call)), in_dims=(None, 0, 0), chunk_size=chunk)
@@ -112,7 +114,7 @@ def _mapped(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count:
 
 
 def _one_by_one(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
-    """Return the gradients by a call of the layer for each input."""
+    """Return the per-input gradients by one call of the layer for each input."""
     rows = [
         torch.autograd.grad(_product(call, own, *one), list(own.values()))
         for one in zip(*_by_input(call, slope, count), strict=True)

@@ -112,7 +112,7 @@ class KernelLayer(ParameterExpansion):
         return GeometricTensor(output, self.out_type)
 
     def _filters(self, size: tuple[int, ...] | None, hardened: tuple[str, ...], *_: Hashable) -> Filters | None:
-        """Return K as the weight of a convolution, its factors at pixels and the bias; None of K at each pixel."""
+        """Return the weight of a convolution, factors at pixels and bias; None if K is made at each pixel."""
         with full_precision(self.like):
             if size is None:
                 banks, factors = self.kernel(self.weights, hardened), None
@@ -147,11 +147,11 @@ class KernelLayer(ParameterExpansion):
     def _filters_of_terms(
         self, size: tuple[int, ...], averages: tuple[tuple[str, ...], ...], *_: Hashable
     ) -> list[tuple[Tensor, Tensor | None]] | None:
-        """Return the banks of P K and their factors at pixels for each P; None where some are made at each pixel."""
+        """Return for each P the banks of P K and their factors at pixels; None if some are made at each pixel."""
         with full_precision(self.like):
-            found = [self.kernel.filters(self.weights, size, averaged) for averaged in averages]
-        filters = [of for of in found if of is not None]
-        return filters if len(filters) == len(found) else None
+            candidates = [self.kernel.filters(self.weights, size, averaged) for averaged in averages]
+        filters = [of for of in candidates if of is not None]
+        return filters if len(filters) == len(candidates) else None
 
     @property
     def expanded_bias(self) -> Tensor | None:
@@ -168,7 +168,7 @@ class KernelLayer(ParameterExpansion):
 
     @property
     def like(self) -> Tensor:
-        """A tensor with the device and dtype of the layer."""
+        """A tensor on the device and of the dtype of the layer."""
         return next(self.parameters()) if self.weights is None else self.weights
 
     @property
@@ -177,7 +177,7 @@ class KernelLayer(ParameterExpansion):
         return self.in_type, self.out_type
 
     def filter_bank(self) -> Tensor:
-        """Return K of a stationary layer in the form of ``conv2d``'s weight, (C_out, C_in/groups, k, …).
+        """Return K of a stationary layer in the layout of ``conv2d``'s weight, (C_out, C_in/groups, k, …).
 
         K of a transposed layer has the form of ``conv_transpose2d``'s weight, (C_in, C_out/groups, k, k).
 
@@ -232,7 +232,7 @@ class KernelLayer(ParameterExpansion):
 
     @property
     def basisexpansion(self) -> BasisElements | None:
-        """The elements that ``weights`` multiply, as of ``R2Conv``, for ``escnn.nn.init``; None of a continuous kernel.
+        """The basis that ``weights`` multiply, as in ``R2Conv``, for ``escnn.nn.init``; None for a continuous kernel.
 
         Example:
             >>> from escnn import gspaces, nn
@@ -244,7 +244,7 @@ class KernelLayer(ParameterExpansion):
         return None if self.kernel.basis is None else BasisElements(self.kernel.basis)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode, and drop what was kept for evaluation."""
+        """Set the mode, and clear the memo of eval mode."""
         self._memo = EvaluationMemo()
         return super().train(mode)
 
@@ -253,7 +253,7 @@ class KernelLayer(ParameterExpansion):
         return super()._apply(fn, recurse)
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
+        """Return the settings under which the tensors of a state dict define the layer; kept in its metadata."""
         return states.describe(self)
 
     def _load_from_state_dict(
@@ -270,13 +270,13 @@ class KernelLayer(ParameterExpansion):
         return f"{type(self).__name__}({self.extra_repr()})"
 
     def extra_repr(self) -> str:
-        """Return the field types, the arguments that are not default, and what relaxes the layer."""
-        parts = [f"{self.in_type}, {self.out_type}", *shown_arguments(self.geometry)]
+        """Return the field types, the arguments that are not default, and the relaxation, as text for ``repr``."""
+        arguments = [f"{self.in_type}, {self.out_type}", *shown_arguments(self.geometry)]
         if self.bias_expansion is None:
-            parts.append("bias=False")
+            arguments.append("bias=False")
         if self._hardened:
-            parts.append(f"hardened={self._hardened}")
-        parts.append(self.kernel.relaxed_by or f"relax={self.kernel.frequency.described() or None}")
+            arguments.append(f"hardened={self._hardened}")
+        arguments.append(self.kernel.relaxed_by or f"relax={self.kernel.frequency.described() or None}")
         if self.kernel.config.domain.kept.name:
-            parts.append(f"keep='{self.kernel.config.domain.kept}'")
-        return ", ".join(parts)
+            arguments.append(f"keep='{self.kernel.config.domain.kept}'")
+        return ", ".join(arguments)

@@ -1,4 +1,4 @@
-"""A layer that may be soft: how soft it is, in what, and the ways to change that."""
+"""A layer that may be soft: its softness by subgroup, and methods that change it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RelaxedLayer(KernelLayer):
         return self.kernel.frequency.values()
 
     def set_domain_frequency(self, **frequencies: Frequency) -> None:
-        """Set ω′ of subgroups in place, where weights could make the layer soft; 0 for all makes it strict.
+        """Set ω′ of relaxed subgroups in place; 0 for all makes the layer strict.
 
         Raises:
             TypeError: for a value that is not a number or, for translation, a pair of them.
@@ -66,7 +66,7 @@ class RelaxedLayer(KernelLayer):
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
-        """The subgroups in which the layer may be soft, without those in which it was hardened.
+        """The subgroups in which the layer may be soft; hardened ones are excluded.
 
         Example:
             >>> from escnn import gspaces
@@ -81,12 +81,12 @@ class RelaxedLayer(KernelLayer):
 
     @property
     def relaxable_subgroups(self) -> tuple[str, ...]:
-        """The subgroups in which the layer may be soft, with those in which it was hardened."""
+        """The subgroups in which the layer may be soft or was soft before it was hardened."""
         return self.kernel.relaxed_subgroups
 
     @property
     def cannot_be_soft(self) -> tuple[str, ...]:
-        """Subgroups that were to be soft where no weights would make the layer so.
+        """Relaxed subgroups in which the layer has no soft weights, so that it stays strict.
 
         Example:
             >>> from escnn import gspaces
@@ -142,11 +142,11 @@ class RelaxedLayer(KernelLayer):
             return soft_share(*kernel.energies(weights, self._hardened, averaged, pixels))
 
     def _gated_softness(self, kernel: Kernel, weights: Tensor | None, averaged: Names, size: Size) -> Tensor:
-        """Return the softness of K_g; that of each input where a gate has a value for each."""
+        """Return the softness of the gated kernel K_g, for each input if a gate has a value for each."""
         parts: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
 
         def energies(mean: tuple[str, ...], gates: Sequence[Gate]) -> tuple[Tensor, Tensor]:
-            """Return ‖L − PL‖² and ‖L‖² of L, the mean of K over subgroups after gates, in units of ‖K‖²."""
+            """Return ‖L − PL‖² and ‖L‖² in units of ‖K‖², where L is the mean of the gated K over subgroups."""
             if not gates:
                 if mean not in parts:
                     whole = 1 - soft_share(*kernel.energies(weights, self._hardened, mean, size))
@@ -195,7 +195,7 @@ class RelaxedLayer(KernelLayer):
 
     @property
     def hardened(self) -> tuple[str, ...]:
-        """The subgroups in which the layer was made strict. Any may be named anew; an empty tuple takes all back.
+        """The subgroups in which the layer was made strict; can be assigned, an empty tuple undoes all.
 
         Raises:
             TypeError: for anything but a sequence of names.
@@ -260,7 +260,7 @@ class RelaxedLayer(KernelLayer):
 
     @property
     def relaxed_by(self) -> str:
-        """The quantity that relaxes the layer in words; empty where it is ω′."""
+        """The name of the quantity that relaxes the layer; empty for ω′."""
         return self.kernel.relaxed_by
 
     @property
@@ -269,7 +269,7 @@ class RelaxedLayer(KernelLayer):
         return self.kernel.config.domain
 
     def weight_groups(self) -> list[WeightGroup]:
-        """Return the soft weights by subgroup, with those that do nothing where the layer is hardened."""
+        """Return the soft weights by subgroup, including those that hardening has disabled."""
         return self.kernel.weight_groups()
 
     @torch.no_grad()
@@ -285,7 +285,7 @@ class RelaxedLayer(KernelLayer):
 
     @torch.no_grad()
     def take_strict_part(self, strict: Any, parameters: Mapping[int, nn.Parameter], softness: float) -> None:
-        """Take the basis of a trained layer, escnn's or a strict one of this package, and its weights and bias.
+        """Copy the basis, weights and bias of a trained strict layer, escnn's or this package's.
 
         Args:
             strict: the layer.

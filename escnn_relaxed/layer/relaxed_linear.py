@@ -90,7 +90,7 @@ class RelaxedLinear(RelaxedLayer):
 
     @property
     def matrix(self) -> Tensor:
-        """The matrix (C_out, C_in), as in ``Linear``; here it is that of the weights in training mode, too.
+        """The matrix (C_out, C_in), as in ``Linear``; computed from the weights in training mode, too.
 
         Example:
             >>> from escnn import gspaces, group, nn

@@ -27,7 +27,7 @@ _SAMPLES = 16
 
 
 class SoftnessOptions(TypedDict, total=False):
-    """The keyword arguments that say how soft a layer is, in what and by which kernel.
+    """Keyword arguments that set the softness of a layer, its subgroups and its kernel.
 
     ``RelaxedR2Conv`` documents them.
     """
@@ -70,7 +70,7 @@ _WRITTEN = {name: getattr(kind, "__forward_arg__", kind) for name, kind in Softn
 
 
 def check_options(taker: str, options: Mapping[str, object]) -> None:
-    """Raise a ``TypeError`` for a keyword that is no option of softness."""
+    """Raise a ``TypeError`` for a keyword that is not an option of softness."""
     check_keywords(taker, options, tuple(DEFAULTS), "beside the arguments of escnn's layer")
 
 
@@ -112,7 +112,7 @@ def build_kernel(
 
 
 def _warn_of_other_subgroups(kernel: Kernel, relax: object) -> None:
-    """Warn once of a kernel that is not soft in what ``relax`` names, or that is soft in what it does not name."""
+    """Warn once if the subgroups in which a kernel is soft differ from those that ``relax`` names."""
     soft, named = kernel.relaxed_subgroups, named_subgroups(relax)
     ignored = [name for name in named if name not in (*soft, *kernel.cannot_be_soft)]
     if ignored:
@@ -130,7 +130,7 @@ def _warn_of_other_subgroups(kernel: Kernel, relax: object) -> None:
 
 
 def _acting_gspace(in_type: FieldType, relax: object, keep: object) -> GSpace | ActingGroup:
-    """Return the gspace by whose base space elements are known: of features without one that of their group."""
+    """Return the gspace of a field type; without a base space, the standard action of its group."""
     gspace = in_type.gspace
     if gspace.dimensionality:
         return gspace
@@ -139,13 +139,13 @@ def _acting_gspace(in_type: FieldType, relax: object, keep: object) -> GSpace | 
             f"relax: features without a base space have no translation to relax, got {relax!r}: name rotation "
             f"or reflection"
         )
-    found = acting_group(gspace.fibergroup)
-    if found is None and (named_subgroups(relax) or keep is not None):
+    action = acting_group(gspace.fibergroup)
+    if action is None and (named_subgroups(relax) or keep is not None):
         raise ValueError(
             f"relax and keep must be left out for {gspace.fibergroup.name}, of which no action on the plane or on "
             f"space is known: such a linear map is strict, got relax={relax!r}, keep={keep!r}"
         )
-    return found or ActingGroup(CyclicGroup._generator(1), 2)
+    return action or ActingGroup(CyclicGroup._generator(1), 2)
 
 
 def check_kernel(kernel: object) -> None:

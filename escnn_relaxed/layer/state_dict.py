@@ -28,7 +28,7 @@ _HARDENED = "hardened_in"
 
 
 def describe(layer: Any) -> dict[str, Any]:
-    """Return the facts that decide which function the tensors of a layer's state stand for."""
+    """Return the settings under which the tensors of a layer's state define the layer."""
     geometry = layer.geometry
     operator = "transposed convolution" if isinstance(geometry, TransposedGeometry) else "convolution"
     return {
@@ -43,18 +43,18 @@ def describe(layer: Any) -> dict[str, Any]:
 
 
 def complete(layer: Any, state: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
-    """Add the subgroups to which a layer is hardened to its state, and a description to the metadata: a hook."""
+    """Hook: add the hardened subgroups to the state of a layer, and a description to its metadata."""
     metadata["layer"] = layer.describe()
     if layer.hardened:
         state[prefix + _HARDENED] = torch.tensor([name in layer.hardened for name in SUBGROUPS])
 
 
 def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
-    """Make a state one that a layer can load, and take what it is hardened to; return in words what does not fit."""
+    """Convert a state to one that a layer can load, set its hardened subgroups, and return the mismatches as text."""
     errors = []
-    found = differences(metadata.get("layer", {}), layer.describe(), metadata.get("version"))
-    if found:
-        errors.append(f"the state of {prefix.rstrip('.') or 'this layer'!r} does not fit: {'; '.join(found)}")
+    mismatches = differences(metadata.get("layer", {}), layer.describe(), metadata.get("version"))
+    if mismatches:
+        errors.append(f"the state of {prefix.rstrip('.') or 'this layer'!r} does not fit: {'; '.join(mismatches)}")
     flags = state.pop(prefix + _HARDENED, None)
     if flags is not None and flags.shape != (len(SUBGROUPS),):
         errors.append(
@@ -62,9 +62,9 @@ def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str,
             f"{tuple(flags.shape)}"
         )
     # A layer stays as it is where a state is refused.
-    elif flags is not None and not found:
+    elif flags is not None and not mismatches:
         layer.hardened = tuple(name for name, flag in zip(SUBGROUPS, flags, strict=True) if flag)
-    elif not found and all(prefix + key in state for key in layer.state_dict() if key != _HARDENED):
+    elif not mismatches and all(prefix + key in state for key in layer.state_dict() if key != _HARDENED):
         # A part of a state, and one of R2Conv, say nothing of what is hardened.
         layer.hardened = ()
     if layer.kernel.basis is not None:
@@ -74,7 +74,7 @@ def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str,
 
 
 def _adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, layer: Any) -> None:
-    """Make a state of ``R2Conv`` one of the layer in its place: its soft weights are 0, the rest stays."""
+    """Convert a state of ``R2Conv`` to one of the layer, with soft weights 0."""
     derived = [key for key in state if key.startswith(tuple(prefix + name for name in _DERIVED))]
     if not derived:
         return
@@ -87,24 +87,24 @@ def _adopt_r2conv_state(state: MutableMapping[str, Tensor], prefix: str, layer: 
 
 
 def differences(saved: Mapping[str, Any], own: Mapping[str, Any], version: int | None) -> list[str]:
-    """Return in words why a saved state does not fit a layer; nothing where the state has no description."""
-    found = []
+    """Return as text why a saved state does not fit a layer; nothing if the state has no description."""
+    mismatches = []
     if version is not None and version > FORMAT_VERSION:
-        found.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")
+        mismatches.append(f"its format version is {version}, newer than {FORMAT_VERSION}: update escnn_relaxed")
     if version is not None and version < FORMAT_VERSION and saved.get("soft in"):
-        found.append("it is of version 0.1, whose soft weights are in another order")
+        mismatches.append("it is of version 0.1, whose soft weights are in another order")
     for name, value in own.items():
         # Numbers that follow from the facts before them say nothing where these differ.
-        is_known = _is_of_numbers(value) and bool(found)
+        is_known = _is_of_numbers(value) and bool(mismatches)
         if not is_known and not _agree(saved.get(name, value), value):
-            is_strict = name == "soft in" and not saved[name] and not found
+            is_strict = name == "soft in" and not saved[name] and not mismatches
             remedy = ", as after harden_network: load it into harden_network(…) of this network" if is_strict else ""
-            found.append(f"{name} is {saved[name]}, here {value}{remedy}")
-    return found
+            mismatches.append(f"{name} is {saved[name]}, here {value}{remedy}")
+    return mismatches
 
 
 def _agree(saved: Any, own: Any) -> bool:
-    """Whether two facts are the same; numbers of another machine differ by rounding."""
+    """Return whether two settings are equal; numbers may differ by rounding."""
     if _is_of_numbers(saved) and _is_of_numbers(own):
         return len(saved) == len(own) and all(abs(a - b) < _SAME for a, b in zip(saved, own, strict=True))
     return bool(saved == own)
@@ -115,17 +115,17 @@ def _is_of_numbers(value: object) -> bool:
 
 
 def describe_fields(field_type: FieldType) -> str:
-    """Return the fields of a type in words, with equal neighbours counted."""
+    """Return the fields of a type as text, with equal neighbours counted."""
     runs = [(name, len(list(run))) for name, run in groupby(field.name for field in field_type.representations)]
     return " + ".join(f"{count} {name}" for name, count in runs)
 
 
 def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> list[str]:
-    """Express weights that escnn saved with another basis in a layer's; return in words what does not fit."""
-    found: list[str] = []
+    """Express weights that escnn saved with another basis in the layer's; return the mismatches as text."""
+    mismatches: list[str] = []
     weights = state.get(f"{prefix}weights")
     if weights is None or len(weights) != basis.dimension:
-        return found  # torch says so
+        return mismatches  # torch says so
     converted = weights.clone()
     for (names, numbers, own), (*_, single) in zip(basis.by_pair("exact"), basis.by_pair("single"), strict=True):
         # The names as escnn writes them in the names of its modules.
@@ -142,7 +142,7 @@ def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> 
         changes = [change_of_basis(theirs, each, near) for each in reversed(known)] if is_alike else []
         change = next((each for each in changes if each is not None), None)
         if change is None:
-            found.append(
+            mismatches.append(
                 f"the steerable basis of {prefix.rstrip('.') or 'this layer'!r} from {names[0]} to {names[1]} "
                 f"holds other kernels than the one here"
             )
@@ -150,7 +150,7 @@ def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> 
             part = weights[numbers].view(-1, len(own))
             converted[numbers] = (part.to(change) @ change).flatten().to(weights)
             state[f"{prefix}weights"] = converted
-    return found
+    return mismatches
 
 
 def change_of_basis(theirs: Tensor, own: Tensor, near: float = _SAME) -> Tensor | None:

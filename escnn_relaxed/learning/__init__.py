@@ -4,28 +4,19 @@
 :mod:`escnn_relaxed.learning.lightning_callbacks`, which needs Lightning.
 """
 
+# Names that stand twice can be imported from here, too: they are listed at the top level, or are classes of results.
 from .annealing import annealed_gate
-from .evidence import SoftnessEvidence
-from .frequency_parameters import frequency_penalty, parameter_groups, share_domain_frequency
-from .hardening import HardeningReport, HardeningTrial
-from .posterior import EvidenceRow, EvidenceTable
-from .prior import GammaPrior, LearnedGroup, Prior
-from .training_trials import TrainingTrial, TrainingTrials, which_softness_helps
+from .evidence import SoftnessEvidence as SoftnessEvidence
+from .frequency_parameters import frequency_penalty, share_domain_frequency
+from .frequency_parameters import parameter_groups as parameter_groups
+from .hardening import HardeningReport as HardeningReport
+from .hardening import HardeningTrial as HardeningTrial
+from .posterior import EvidenceRow as EvidenceRow
+from .posterior import EvidenceTable as EvidenceTable
+from .prior import GammaPrior, Prior
+from .prior import LearnedGroup as LearnedGroup
+from .training_trials import TrainingTrial as TrainingTrial
+from .training_trials import TrainingTrials as TrainingTrials
+from .training_trials import which_softness_helps as which_softness_helps
 
-__all__ = [
-    "EvidenceRow",
-    "EvidenceTable",
-    "GammaPrior",
-    "HardeningReport",
-    "HardeningTrial",
-    "LearnedGroup",
-    "Prior",
-    "SoftnessEvidence",
-    "TrainingTrial",
-    "TrainingTrials",
-    "annealed_gate",
-    "frequency_penalty",
-    "parameter_groups",
-    "share_domain_frequency",
-    "which_softness_helps",
-]
+__all__ = ["GammaPrior", "Prior", "annealed_gate", "frequency_penalty", "share_domain_frequency"]

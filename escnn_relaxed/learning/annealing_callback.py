@@ -1,4 +1,4 @@
-"""A callback for Lightning (the extra ``lightning``): softness that is annealed, so that a strict network is left."""
+"""A callback for Lightning (the extra ``lightning``): softness that is annealed to a strict network."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AnnealSoftness(Callback):
         self._handle: GateHandle | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse a training that does not say when it ends."""
+        """Check that the training has more epochs than the strict ones."""
         epochs = trainer.max_epochs or -1
         if epochs <= self._strict_epochs:
             raise ValueError(f"AnnealSoftness: max_epochs must be above {self._strict_epochs}, got {epochs}")
@@ -61,7 +61,7 @@ class AnnealSoftness(Callback):
                 layer.harden(*self._subgroups)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remove the gate of a training that has stopped before its last epochs, with a warning."""
+        """Remove the gate with a warning if the training stopped before its last epochs."""
         if self._handle is not None:
             self._remove()
             warn_once("AnnealSoftness: training has stopped before its strict epochs, so the network is still soft")

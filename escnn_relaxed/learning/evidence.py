@@ -196,7 +196,7 @@ class SoftnessEvidence:
         self._set_factors()
 
     def check(self, inputs: Any, targets: Tensor | None = None) -> None:
-        """Raise what :meth:`update` would raise for such a batch, and change nothing; one input is enough.
+        """Check that :meth:`update` accepts such a batch, and change nothing; one input is enough.
 
         Args:
             inputs: a batch as of an update.
@@ -228,7 +228,7 @@ class SoftnessEvidence:
 
     @torch.no_grad()
     def table(self) -> EvidenceTable:
-        """Return what the data determine of each layer's softness in each subgroup; its text is a table."""
+        """Return how far the data determine the softness of each layer in each subgroup; prints as a table."""
         layers = relaxed_layers(self.network)
         rows = []
         for group, learned in zip(self._current_groups(), self._present(), strict=True):
@@ -239,7 +239,7 @@ class SoftnessEvidence:
 
     @torch.no_grad()
     def symmetry_profile(self, draws: int = 100) -> SymmetryProfile:
-        """Return how far each element of the group moves the kernels, with the error that the data leave.
+        """Return how far each group element moves the kernels, with its posterior error.
 
         It is :func:`~escnn_relaxed.measure.symmetry_profile`, beside whose ‖hK − K‖ / ‖K‖ stands the root mean square
         by which it changes over draws of the soft weights from their posterior N(α, Σ). An element whose error is no
@@ -356,7 +356,7 @@ class SoftnessEvidence:
         self._set_factors()
 
     def _collect(self) -> None:
-        """Find the soft weights that learn; a group keeps what was learned of it."""
+        """Collect the trainable soft weights; groups keep their learned precisions."""
         self._soft = SoftWeights(self.network)
         self._groups = self._soft.groups
         self._learned = {group.key: LearnedGroup() for group in self._groups} | self._learned
@@ -369,7 +369,7 @@ class SoftnessEvidence:
         return self._groups
 
     def _present(self) -> list[LearnedGroup]:
-        """Return what was learned of the groups that are soft."""
+        """Return the learned state of the groups that are soft."""
         return [self._learned[group.key] for group in self._groups]
 
     def _set_factors(self) -> None:
@@ -380,7 +380,7 @@ class SoftnessEvidence:
         self._factors = factors.repeat_interleave(sizes)
 
     def _factors_beside(self, weights: Tensor) -> Tensor:
-        """Return the factor of each α² in the penalty, in single precision where the weights have less."""
+        """Return the factor of each α² in the penalty, in at least single precision."""
         # Once, so that later steps wait for no copy.
         self._factors = self._factors.to(weights.device, torch.promote_types(weights.dtype, torch.float32))
         return self._factors

@@ -68,7 +68,7 @@ class Batch:
         generator: torch.Generator,
         joined: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """Return rows G with GᵀG = H of all observations; find what outputs weigh, and how many of an input count.
+        """Return rows G with GᵀG = H of all observations; estimate the weight of an output and how many count.
 
         Args:
             soft: the weights.
@@ -94,7 +94,7 @@ class Batch:
     def _gradients(
         self, soft: SoftWeights, likelihood: Likelihood, generator: torch.Generator, targets: Tensor | None
     ) -> Tensor:
-        """Return the gradients of each input, (batch, weights), in double precision, along what is drawn."""
+        """Return the per-input gradients along drawn directions, (batch, weights), in double precision."""
         rows = []
         chunks = repeat(None) if targets is None else targets.split(_CHUNK)
         for arguments, wanted in zip(input_chunks(self.inputs, _CHUNK), chunks, strict=False):
@@ -107,7 +107,7 @@ class Batch:
 
 
 def _check_targets(targets: Any, count: int) -> Tensor:
-    """Return the targets of so many inputs, checked."""
+    """Return the targets, checked against the number of inputs."""
     if not isinstance(targets, Tensor):
         raise TypeError(f"targets must be a tensor, got {type(targets).__name__}")
     if not targets.dim() or len(targets) != count:

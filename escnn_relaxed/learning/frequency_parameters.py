@@ -32,6 +32,7 @@ def frequency_penalty(network: nn.Module) -> Tensor:
     Example:
         >>> from escnn import gspaces, nn
         >>> from escnn_relaxed import RelaxedR2Conv
+        >>> from escnn_relaxed.learning import frequency_penalty
         >>> gspace = gspaces.rot2dOnR2(4)
         >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
         >>> layer = RelaxedR2Conv(fields, fields, 3, relax={"rotation": 0.5}, learn_relaxation=True)

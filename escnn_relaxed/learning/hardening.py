@@ -81,14 +81,14 @@ class HardeningReport(tuple[HardeningTrial, ...], Report):
 
     @property
     def rows(self) -> tuple[HardeningTrial, ...]:
-        """The rows of subgroups in all layers, and of those that stay soft in each layer alone."""
+        """The rows of subgroups in all layers, then in single layers for subgroups that stay soft."""
         return tuple(self)
 
 
 def harden_by_trials(
     network: nn.Module, learned: Mapping[str, LearnedGroup], losses: Callable[[], Tensor], observations: int
 ) -> HardeningReport:
-    """Make strict in place what the data, N observations, do not need; ``losses`` are those of each input."""
+    """Make layers strict in place where the data, N observations, allow it; ``losses`` are per input."""
     layers, trials, before = relaxed_layers(network), list[HardeningTrial](), losses()
 
     def attempt(subgroups: frozenset[str], sharers: Sequence[Sharers], before: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def harden_by_trials(
         return after if is_kept else before
 
     def sharers_of(subgroups: frozenset[str]) -> list[Sharers]:
-        """Return the layers that are not strict in some subgroups, and the weights that go where they become so."""
+        """Return the layers that are soft in some subgroups, and the weights that hardening them removes."""
         by_layer: dict[str, tuple[dict[str, None], list[SoftGroup]]] = {}
         for group in soft_groups(network):
             names, gone = by_layer.setdefault(group.layer, ({}, []))
@@ -131,7 +131,7 @@ def harden_by_trials(
         ]
 
     def gamma_per_weight(sharers: Sequence[Sharers]) -> float:
-        """Return γ/n of the weights that go."""
+        """Return γ/n of the weights that hardening removes."""
         groups = [group for _, gone in sharers for group in gone]
         return sum(learned[group.key].determined for group in groups) / max(sum(group.size for group in groups), 1)
 

@@ -126,7 +126,7 @@ class LearnSoftness(Callback):
         self._restore(pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Count the images of the epoch, keep some of them with their targets, and try the first ones."""
+        """Count the images of the epoch, keep some with their targets, and check the first batch."""
         inputs, targets = self._pair_of(batch)
         size, kept = len(first_input(inputs)), sum(len(first_input(images)) for images, _ in self._pairs)
         if self._is_first_batch:
@@ -186,7 +186,7 @@ class LearnSoftness(Callback):
         return SoftnessEvidence(module, observations, self._likelihood, **given)
 
     def _restore(self, module: LightningModule) -> None:
-        """Make the evidence of a checkpoint once there are soft weights that learn."""
+        """Restore the evidence of a checkpoint once there are trainable soft weights."""
         if "likelihood" in self._restored and soft_groups(module):
             state = {name: value for name, value in self._restored.items() if name not in ("likelihood", "images")}
             self.evidence = self._evidence(module, state.pop("observations"))
@@ -224,7 +224,7 @@ class LearnSoftness(Callback):
         return tuple(map(_detached, arguments)), _detached(targets)
 
     def _notice_void(self, following: Sequence[Tensor]) -> None:
-        """Warn of what is likely a class that the loss leaves out, since each output would count."""
+        """Warn of targets that look like a class that the loss ignores, since each output would count."""
         is_known = self.evidence is not None or len(self._pairs) > 0
         if not is_known and any(not of.is_floating_point() and bool((of == IGNORE_INDEX).any()) for of in following):
             warn_once(
@@ -233,7 +233,7 @@ class LearnSoftness(Callback):
             )
 
     def _notice_size(self, trainer: Trainer, module: LightningModule, size: int) -> None:
-        """Take from the first batch what it says of the number of images: too few, or others than in the last fit."""
+        """Check the number of images of the first batch against the minimum and the last fit."""
         self._is_first_batch, batches = False, trainer.num_training_batches
         if batches == float("inf"):
             return
@@ -248,7 +248,7 @@ class LearnSoftness(Callback):
                 self._restore(module)
 
     def _try(self, module: LightningModule) -> None:
-        """Raise now what an update would raise after some epochs."""
+        """Check that an update will accept the batch, before epochs are spent."""
         inputs, targets = _joined(self._pairs, FEWEST_INPUTS)
         try:
             self._evidence(module, FEWEST_INPUTS).check(inputs, targets)
@@ -288,7 +288,7 @@ class LogSoftness(Callback):
         self.history: list[dict[str, float]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Measure once, so that a network or data that cannot be measured are refused before training."""
+        """Measure once, so that errors occur before training."""
         self._scalars(pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -311,7 +311,7 @@ class LogSoftness(Callback):
 
 
 def _may_learn_later(network: LightningModule) -> bool:
-    """Return True where soft weights are frozen, or of layers that were hardened, so that they may learn later."""
+    """Return whether soft weights are frozen or hardened, so that they may be trained later."""
     pairs = ((layer, list(layer.soft_parameters())) for layer in relaxed_layers(network).values())
     return any(
         weights and (layer.hardened or not all(weight.requires_grad for weight in weights)) for layer, weights in pairs
@@ -319,13 +319,13 @@ def _may_learn_later(network: LightningModule) -> bool:
 
 
 def _check_enough(images: int) -> None:
-    """Raise for an epoch of fewer images than an update takes."""
+    """Raise a ``ValueError`` for an epoch with fewer images than an update takes."""
     if images < FEWEST_INPUTS:
         raise ValueError(f"LearnSoftness: an epoch must have {FEWEST_INPUTS} images or more, got {images}")
 
 
 def _joined(batches: Sequence[Pair], most: int) -> Pair:
-    """Return the inputs of several batches as one, and their targets, no more than so many."""
+    """Return the concatenated inputs and targets of several batches, up to a maximum count."""
     # What is no batch of an argument is that of the first.
     arguments = [_concatenated(values, batches) for values in zip(*(inputs for inputs, _ in batches), strict=True)]
     targets = [targets for _, targets in batches if targets is not None]
@@ -334,7 +334,7 @@ def _joined(batches: Sequence[Pair], most: int) -> Pair:
 
 
 def _concatenated(values: Sequence[Any], batches: Sequence[Pair]) -> Any:
-    """Return one argument of all batches."""
+    """Return one argument concatenated over all batches."""
     if isinstance(values[0], GeometricTensor):
         return values[0].type(torch.cat([value.tensor for value in values]))
     pairs = zip(values, (first_input(inputs) for inputs, _ in batches), strict=True)

@@ -20,7 +20,7 @@ _LEAST_INTEGER = -(2**63)
 
 
 class Likelihood:
-    """One of the likelihoods that torch's losses are of."""
+    """The likelihood of one of torch's losses."""
 
     def __init__(self, name: str, ignore_index: int = IGNORE_INDEX) -> None:
         self.name = check_choice("likelihood", name, LIKELIHOODS)
@@ -41,11 +41,11 @@ class Likelihood:
 
     @property
     def is_weighted(self) -> bool:
-        """True where outputs of an input may be correlated: several ones of a Gaussian."""
+        """Whether the outputs of an input may be correlated: a Gaussian with several outputs."""
         return self.name == "gaussian" and self.outputs > 1
 
     def fit(self, loss: float) -> None:
-        """Take for the noise of a Gaussian what a mean loss at the noise and weight of the start says."""
+        """Set the noise of a Gaussian from a mean loss at the initial noise and weight."""
         self.noise = max(2 * _UNIT_NOISE * loss / self.outputs, _LEAST_NOISE)
 
     def losses(self, output: Tensor, targets: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class Likelihood:
         return self.weight * each.reshape(len(each), -1).sum(1)
 
     def direction(self, output: Tensor, generator: torch.Generator, targets: Tensor | None = None) -> Tensor:
-        """Return numbers like the output, drawn with its Fisher matrix at weight 1, and 0 where targets are void.
+        """Return a random direction of the output's shape, with its Fisher matrix as covariance, 0 at void targets.
 
         Of the targets of a Gaussian they are the slope.
         """
@@ -94,13 +94,13 @@ class Likelihood:
         return (targets != self.ignore_index).reshape(len(targets), -1).sum(1).cpu().double()
 
     def count(self, counts: Tensor) -> None:
-        """Take for the outputs of an input the mean of what the loss counts."""
+        """Set the number of outputs of an input to the mean that the loss counts."""
         self.outputs = float(counts.mean())
         if not self.outputs:
             raise ValueError(f"targets must have classes, got ignore_index (={self.ignore_index}) everywhere")
 
     def weighted(self, rows: Tensor, residual_rows: Tensor) -> Tensor:
-        """Find what an output weighs, and return the rows of H, given at weight 1, with that weight."""
+        """Estimate the weight of an output, and return the rows of H, given at weight 1, with that weight."""
         # Where residuals of an input go together, as of neighbouring pixels, its gradients are larger than H says.
         expected, measured = float(rows.square().sum()), float(residual_rows.square().sum())
         self.weight = expected / measured if measured > expected > 0 else 1.0
@@ -118,7 +118,7 @@ class Likelihood:
         self.outputs = output[0].numel() // classes
 
     def _checked(self, targets: Tensor, output: Tensor) -> Tensor:
-        """Return the targets of classes beside their output: whole numbers, or a chance of each class."""
+        """Return the checked targets of a classification: class indices, or a probability of each class."""
         is_whole = not targets.is_floating_point()
         wanted = (len(output), *output.shape[2:]) if is_whole else tuple(output.shape)
         if targets.shape != wanted:

@@ -1,4 +1,4 @@
-"""The posterior of soft weights, of Fisher matrix H = GᵀG and priors of precision δ, and what the data determine."""
+"""The posterior of soft weights, from the Fisher matrix H = GᵀG and priors of precision δ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fisher_rows(gradients: Tensor, observations: int) -> Tensor:
 
 
 def fixed_point(groups: Sequence[LearnedGroup], prior: Prior) -> list[LearnedGroup]:
-    """Return all groups that are soft with the δ and γ of some steps of the prior, from the δ that they have."""
+    """Return all soft groups with δ and γ after some steps of the prior's update."""
     groups = _determined([replace(group, precision=max(group.precision, LEAST_PRECISION)) for group in groups])
     for _ in range(_STEPS):
         pairs = zip(groups, prior.precisions(groups), strict=True)
@@ -35,12 +35,12 @@ def fixed_point(groups: Sequence[LearnedGroup], prior: Prior) -> list[LearnedGro
 
 
 def _determined(groups: Sequence[LearnedGroup]) -> list[LearnedGroup]:
-    """Return all groups that are soft with their γ at the δ that they have."""
+    """Return all soft groups with γ at their present δ."""
     return [replace(group, determined=gamma) for group, gamma in zip(groups, posterior(groups)[0], strict=True)]
 
 
 def posterior_draws(groups: Sequence[LearnedGroup], count: int, generator: torch.Generator) -> Tensor:
-    """Return draws from N(0, Σ), (count, weights), by which the weights of all groups may differ from what they are."""
+    """Return draws from N(0, Σ), (count, weights): posterior deviations of the weights of all groups."""
     floats: dict[str, Any] = {"dtype": torch.float64, "device": "cpu", "generator": generator}
     updated = [(group.rows, group.precision) for group in groups if group.rows is not None]
     rows = torch.cat([rows for rows, _ in updated], 1)
@@ -55,7 +55,7 @@ def posterior_draws(groups: Sequence[LearnedGroup], count: int, generator: torch
 
 
 def posterior(groups: Sequence[LearnedGroup]) -> tuple[list[float], float]:
-    """Return γ of each of all soft groups, and the Occam factor: by how much they lower log p(data) beside the loss."""
+    """Return γ of each soft group, and the Occam factor of log p(data)."""
     # Σ = (H + diag δ)⁻¹ is never made. With A = G δ^(−½), δΣ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for every H;
     # and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
     columns = [group.rows * (1 / group.precision) ** 0.5 for group in groups if group.rows is not None]
@@ -71,7 +71,7 @@ def posterior(groups: Sequence[LearnedGroup]) -> tuple[list[float], float]:
 
 @dataclass(frozen=True)
 class EvidenceRow:
-    """The soft weights of one layer and subgroup; ``pandas.DataFrame(table)`` makes a table of them.
+    """The soft weights of one layer and subgroup; ``pandas.DataFrame(table)`` has one row for each.
 
     Attributes:
         layer: name of the layer.
@@ -122,7 +122,7 @@ class EvidenceTable(tuple[EvidenceRow, ...], Report):
 
     @property
     def rows(self) -> tuple[EvidenceRow, ...]:
-        """The rows, as of other reports, in the order of the layers; no sums are among them."""
+        """The rows in the order of the layers, without sums."""
         return tuple(self)
 
     def __str__(self) -> str:
@@ -135,6 +135,6 @@ class EvidenceTable(tuple[EvidenceRow, ...], Report):
 
 
 def _sum(layer: str, subgroup: str, rows: Sequence[EvidenceRow]) -> EvidenceRow:
-    """Return a row for several."""
+    """Return the row of the sum of several rows."""
     sums = sum(row.weights for row in rows), sum(row.determined for row in rows)
     return EvidenceRow(layer, subgroup, *sums, max(row.softness for row in rows), math.nan)

@@ -20,7 +20,7 @@ _STEEPEST = 10.0
 
 @dataclass(frozen=True)
 class LearnedGroup:
-    """A group of soft weights α, those of a layer and subgroup, and what an update finds of it.
+    """The soft weights α of a layer and subgroup, with the statistics that an update computes.
 
     Attributes:
         precision: δ.
@@ -68,13 +68,13 @@ class Prior(ABC):
 
     @abstractmethod
     def update(self, groups: Sequence[LearnedGroup]) -> Sequence[float]:
-        """Return the next δ of each group that is soft, from the γ and ‖α‖² that it has.
+        """Return the next δ of each soft group, from its γ and ‖α‖².
 
         An update of the evidence calls this three times, and finds γ anew before each. δ below 0.01 counts as 0.01.
         """
 
     def precisions(self, groups: Sequence[LearnedGroup]) -> list[float]:
-        """Return what :meth:`update` says, checked, and no less than the least δ.
+        """Return the result of :meth:`update`, checked and clamped to the least δ.
 
         Raises:
             TypeError: for something else than a list of numbers.
@@ -129,7 +129,7 @@ class GammaPrior(Prior):
 
 
 def check_prior(prior: Any) -> Prior:
-    """Return a prior, the default one for None."""
+    """Return a checked prior; the default for None."""
     if not isinstance(prior, Prior | None):
         raise TypeError(f"prior must be a Prior, as GammaPrior(), or None, got {prior!r}")
     return GammaPrior() if prior is None else prior

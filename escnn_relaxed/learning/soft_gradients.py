@@ -1,4 +1,4 @@
-"""The soft weights of a network by layer and subgroup, and their gradients for each input of a batch alone."""
+"""The soft weights of a network by layer and subgroup, and their per-input gradients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROUNDING = 16
 
 @dataclass(frozen=True)
 class SoftGroup:
-    """The soft weights of a layer that learn, of some subgroups."""
+    """The trainable soft weights of a layer in some subgroups."""
 
     layer: str  # the first that has them and is soft
     weights: WeightGroup
@@ -48,7 +48,7 @@ class SoftGroup:
 
 
 class SoftWeights:
-    """The soft weights of a network that learn, with what decides which these are."""
+    """The trainable soft weights of a network."""
 
     def __init__(self, network: nn.Module) -> None:
         layers = relaxed_layers(network)
@@ -76,18 +76,18 @@ class SoftWeights:
             return False
 
     def values(self) -> Tensor:
-        """Return α of all groups, one after the other."""
+        """Return α of all groups, concatenated."""
         return taken(self.groups, {id(parameter): parameter.flatten() for parameter in self.parameters})
 
 
 def taken(groups: Sequence[SoftGroup], values: Mapping[int, Tensor]) -> Tensor:
-    """Return the entries of groups, one after the other, along the last axis of values by their parameters' ids."""
+    """Return the entries of groups concatenated along the last axis, from values keyed by parameter ids."""
     entries = [entry for group in groups for entry in group.weights.entries]
     return torch.cat([values[id(of)][..., places.to(of.device)] for of, places in entries], -1)
 
 
 def multiply(groups: Sequence[SoftGroup], factors: Tensor) -> None:
-    """Multiply the entries of groups, one after the other, by factors in place."""
+    """Multiply the entries of groups by factors in place, in their order."""
     entries = [entry for group in groups for entry in group.weights.entries]
     for (parameter, places), of_entry in zip(
         entries, factors.split([len(places) for _, places in entries]), strict=True
@@ -96,7 +96,7 @@ def multiply(groups: Sequence[SoftGroup], factors: Tensor) -> None:
 
 
 def soft_groups(network: nn.Module) -> list[SoftGroup]:
-    """Return the groups of a network, each once; what is frozen or hardened is in none."""
+    """Return the groups of a network, each once, without frozen and hardened weights."""
     groups: list[SoftGroup] = []
     keys: list[str] = []
     # The number of the group that each entry of a parameter is in, and of the first key that it had: the one of a layer
@@ -252,7 +252,7 @@ def _always(value: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _check_complete(wholes: Sequence[Tensor], rows: Sequence[Tensor], sizes: Sequence[float]) -> None:
-    """Raise a ``ValueError`` where gradients of single inputs do not add up to the whole ones, but for rounding.
+    """Raise a ``ValueError`` unless per-input gradients add up to the gradient of the batch.
 
     Sizes are those of the terms that each gradient is a sum of.
     """
@@ -276,12 +276,12 @@ def _norm(tensor: Tensor) -> float:
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:
-    """Return the mean of values, and its standard error by their spread."""
+    """Return the mean of values and its standard error."""
     return float(values.mean()), float(values.std(correction=0)) / len(values) ** 0.5
 
 
 def joined_over_processes(rows: Tensor) -> Tensor:
-    """Return the rows of all processes, one after the other; of several in main memory."""
+    """Return the concatenated rows of all processes; in main memory if there are several."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return rows
     of_all = [rows] * distributed.get_world_size()

@@ -1,4 +1,4 @@
-"""The decider: networks with and without a subgroup's softness are trained further, and compared."""
+"""The decider: fine-tune networks with and without a subgroup's softness, and compare them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def which_softness_helps(
     seed: int = 0,
     verbose: bool = True,
 ) -> TrainingTrials:
-    """Find the subgroups in which softness helps, by training further with it and without it.
+    """Find the subgroups in which softness helps, by fine-tuning with and without it.
 
     A network counts on the softness that it has, so hardening costs something even in a symmetry that the data keep.
     Training mends that. Copies of the network are trained further alike, from the same seed: one as it is, and for each
@@ -208,7 +208,7 @@ def which_softness_helps(
 
 @dataclass(frozen=True)
 class _Trained:
-    """A network that was trained further, the subgroups in which it is strict, and its losses."""
+    """A fine-tuned network, the subgroups in which it is strict, and its losses."""
 
     network: nn.Module
     hardened: tuple[str, ...]
@@ -228,11 +228,11 @@ class _Trainer:
     trainings: int = 0
 
     def train_again(self, trained: _Trained) -> _Trained:
-        """Return a copy of a trained copy that was trained once more."""
+        """Return a copy of a trained copy, trained once more."""
         return self.train(trained.network, trained.hardened, again=True)
 
     def train(self, network: nn.Module, hardened: tuple[str, ...] = (), *, again: bool = False) -> _Trained:
-        """Return a copy that is strict in some subgroups and was trained further."""
+        """Return a fine-tuned copy that is strict in some subgroups."""
         self.trainings += 1
         described = (f", strict in {', '.join(hardened)}" if hardened else "") + (", once more" if again else "")
         say(f"which_softness_helps: training {self.trainings} of at most {self.most}{described}", self.verbose)
@@ -287,7 +287,7 @@ class _Rule:
 def _settled(
     rows: list[TrainingTrial], rule: _Rule, trainer: _Trainer, reference: _Trained, copies: dict[str, _Trained]
 ) -> list[TrainingTrial]:
-    """Return the rows, those to train longer by what another training of the last copies says."""
+    """Return the rows, marked "train longer" where another training still lowers the losses by much."""
     pair = reference, trainer.train_again(reference)
     last = {row.subgroup: row for row in rows}
     early = {
@@ -297,7 +297,7 @@ def _settled(
 
 
 def _losses_function(losses: Any) -> Callable[[nn.Module], Tensor]:
-    """Return the function that was given, or that of the cross entropy of held-out images."""
+    """Return the given function of losses, or the cross entropy on held-out images."""
     if isinstance(losses, DataLoader):
         # Once, since a loader may shuffle, and losses of two copies are compared image by image.
         with _seeded(0, []):
@@ -327,7 +327,7 @@ def _cross_entropy(images: Any, labels: Tensor, network: nn.Module) -> Tensor:
 
 @contextlib.contextmanager
 def _seeded(seed: int, devices: list[torch.device]) -> Iterator[None]:
-    """Seed all generators in a ``with`` block, and leave them as they were."""
+    """Seed all generators in a ``with`` block, and restore them after it."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=devices):

@@ -124,7 +124,7 @@ def _rounding(module: nn.Module, output: Tensor) -> float:
 
 
 def _message(module: nn.Module, layer: str, failed: Sequence[tuple[ErrorRow, float]], count: int) -> str:
-    """Return what errs, by how much, how much was allowed, and what is soft."""
+    """Return the message of a failed assertion: errors, tolerances and soft layers."""
     what = type(module).__name__ + (f" up to {layer!r}" if layer else "")
     lines = [(row.name, row.kind, f"{row.error:.2g}", f"{allowed:.2g}") for row, allowed in failed]
     table = plain_table(["transformation", "kind", "error", "tolerance"], lines)
@@ -138,7 +138,7 @@ def _message(module: nn.Module, layer: str, failed: Sequence[tuple[ErrorRow, flo
 
 
 def _softness(module: nn.Module) -> str:
-    """Return which layers are soft, in which subgroups, and how much."""
+    """Return the soft layers with their subgroups and softness, as text."""
     soft = []
     for name, layer in module.named_modules():
         if isinstance(layer, RelaxedLayer) and (whole := layer.softness().item()) > _SOFT:

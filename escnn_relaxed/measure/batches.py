@@ -19,7 +19,7 @@ _RANDOM = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 def labelled_chunks(
     names: tuple[str, str], data: Any, labels: Any, size: int, device: torch.device | None
 ) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
-    """Yield arguments of a network and labels for so many images at a time; those of a loader go to the device."""
+    """Yield chunks of network arguments and labels; those of a loader are moved to the device."""
     pairs = _pairs(names, data, labels) if isinstance(data, DataLoader) else [(data, labels)]
     for images, some in pairs:
         is_moved = isinstance(data, DataLoader) and device is not None
@@ -28,7 +28,7 @@ def labelled_chunks(
 
 
 def joined_pairs(names: tuple[str, str], data: Any, labels: Any, device: torch.device | None) -> tuple[Any, Tensor]:
-    """Return images with labels as they are given, or those of all batches of a loader, on the device."""
+    """Return the given images with labels, or those of all batches of a loader, on the device."""
     if not isinstance(data, DataLoader):
         if not isinstance(labels, Tensor):
             raise TypeError(f"{names[1]} must be a tensor, got {type(labels).__name__}")
@@ -51,7 +51,7 @@ def _pairs(names: tuple[str, str], loader: Batches, labels: Any) -> Iterator[tup
 
 
 def in_order(name: str, loader: Batches) -> None:
-    """Raise for a loader that shuffles, where something else is given in the order of its images."""
+    """Raise a ``ValueError`` for a shuffling loader where other arguments follow the order of its images."""
     # A loader with a batch sampler of its own has a sequential one that it does not use.
     samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
     is_shuffled = any(isinstance(sampler, _RANDOM) or getattr(sampler, "shuffle", False) for sampler in samplers)
@@ -69,15 +69,15 @@ def images_of(name: str, batch: Any) -> Tensor:
 
 
 def pair_of(name: str, batch: Any) -> tuple[Any, Tensor]:
-    """Return the images and labels of a loader's batch, as many of these as of those."""
+    """Return the images and labels of a loader's batch, checked to be equally many."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         if isinstance(batch, Mapping):
-            found = f"a dict of {list(batch)}"
+            got = f"a dict of {list(batch)}"
         elif isinstance(batch, (tuple, list)):
-            found = f"a {type(batch).__name__} of {len(batch)}"
+            got = f"a {type(batch).__name__} of {len(batch)}"
         else:
-            found = f"a {type(batch).__name__}"
-        raise TypeError(f"{name}: batches of the DataLoader must be (images, labels), got {found}: use a collate_fn")
+            got = f"a {type(batch).__name__}"
+        raise TypeError(f"{name}: batches of the DataLoader must be (images, labels), got {got}: use a collate_fn")
     images, labels = batch
     what = f"{name}: the images of a batch"
     count = len(first_input(tensor_of(images, what), what))

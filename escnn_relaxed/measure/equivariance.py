@@ -101,8 +101,8 @@ def largest_exact_errors(
     with in_eval_mode(module):
         isometries = [isometry for isometry in network.isometries(None, (), shifts) if isometry.keeps_axes]
         for passed in map(network.transformed, isometries):
-            for name, found in passed.before.items():
-                if passed.kind(name) == "exact" and (found.grid is None or found.field_type):
+            for name, output in passed.before.items():
+                if passed.kind(name) == "exact" and (output.grid is None or output.field_type):
                     largest[name] = max(_row(passed, name, network).error, largest.get(name, 0.0))
     return largest
 
@@ -127,7 +127,7 @@ def _row(passed: Pass, name: str, network: MeasuredNetwork) -> ErrorRow:
 def _carried(
     passed: Pass, features: Tensor, source: PixelGrid | None, target: PixelGrid | None, isometry: Isometry
 ) -> tuple[Tensor, Tensor]:
-    """Return features (batch, C, …) that an isometry moves from grid to grid, and which pixels are compared."""
+    """Return features (batch, C, …) after an isometry from grid to grid, and the mask of compared pixels."""
     if source is None or target is None:
         return features, torch.ones((), device=features.device)
     on_torus = passed.on_torus and source.covers(passed.image)

@@ -49,14 +49,16 @@ def outputs(
 ) -> dict[str, ModuleOutput]:
     """Return the outputs of some modules by name, ``""`` for the network itself; the first argument is the image."""
     grids = _Grids(tensor_of(arguments[0]))
-    found: dict[str, ModuleOutput] = {}
+    outputs_by_name: dict[str, ModuleOutput] = {}
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, returned: Any) -> None:
             picked = _picked(returned, output, name)
             field_type = picked.type if isinstance(picked, GeometricTensor) else None
             grid = grids[tensor_of(picked)] if grids.is_map(picked) else None
-            found[name] = ModuleOutput(tensor_of(picked), field_type, grid, tuple(grids.passed), grids.is_torus)
+            outputs_by_name[name] = ModuleOutput(
+                tensor_of(picked), field_type, grid, tuple(grids.passed), grids.is_torus
+            )
 
         return hook
 
@@ -71,13 +73,13 @@ def outputs(
         for hook in hooks:
             hook.remove()
     for name in names:
-        if name not in found:
+        if name not in outputs_by_name:
             raise ValueError(f"layer: {name!r} is not called in the forward pass of {type(network).__name__}")
-    return found
+    return outputs_by_name
 
 
 def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTensor:
-    """Return the tensor that is looked at of what a module returned."""
+    """Return the tensor to measure of a module's output."""
     picked = returned if output is None else output(returned)
     if isinstance(picked, (Tensor, GeometricTensor)):
         return picked
@@ -88,7 +90,7 @@ def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTenso
 
 
 class _Grids(TorchFunctionMode):
-    """The grids of the tensors of a forward pass, passed on by all functions of torch while it is entered.
+    """A torch function mode that tracks the pixel grids of the tensors of a forward pass.
 
     Hooks of modules alone see neither a padding, a crop nor a permutation of axes that a ``forward`` does by functions:
     strict networks that do so would be called strided.
@@ -111,7 +113,7 @@ class _Grids(TorchFunctionMode):
         return isinstance(value, (Tensor, GeometricTensor)) and tensor_of(value).dim() == 2 + self.dimension
 
     def follow(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        """Take down where a module puts its output: a forward hook."""
+        """Forward hook: record the grid of a module's output."""
         if not (inputs and self.is_map(inputs[0]) and self.is_map(output)):
             return
         source, target = tensor_of(inputs[0]), tensor_of(output)
@@ -133,24 +135,24 @@ class _Grids(TorchFunctionMode):
             self.is_torus = self.is_torus and (kwargs.get("mode") == "circular" or not any(args[1]))
         elif func is Tensor.__getitem__ and args[0] in self._known and result.dim() == args[0].dim():
             self._cut(args[0], result, _starts_and_steps(args[1], args[0].shape))
-        made = list(_tensors_in(result))
-        if made:
+        results = list(_tensors_in(result))
+        if results:
             sources = list(_tensors_in((args, tuple(kwargs.values()))))
             is_centred = getattr(func, "__name__", "").startswith(_CENTRED) and not kwargs.get("align_corners")
-            for tensor in made:
+            for tensor in results:
                 self._inherit(sources, tensor, is_centred)
         return result
 
-    def _cut(self, source: Tensor, result: Tensor, parts: Sequence[tuple[int, int]] | None) -> None:
-        """Take down where a map lies that has every so many of the pixels of another one, along the last axes."""
-        if parts is not None:
-            all_axes = [*[(0, 1)] * self.dimension, *parts][-self.dimension :]
+    def _cut(self, source: Tensor, result: Tensor, bounds: Sequence[tuple[int, int]] | None) -> None:
+        """Record the grid of a strided slice of another map, along the last axes."""
+        if bounds is not None:
+            all_axes = [*[(0, 1)] * self.dimension, *bounds][-self.dimension :]
             first, step = np.array(all_axes).T
             self._known[result] = self._known[source].part(first, step, self._size(result))
             self.passed.append(self._known[result])
 
     def _inherit(self, sources: Sequence[Tensor], result: Tensor, is_centred: bool = False) -> None:
-        """Put a new tensor where those that it was made of lie, first of all one of its own size."""
+        """Record for a new tensor the grid of its sources, preferably one of its own size."""
         known = [source for source in sources if source in self._known]
         if result.dim() < 2 + self.dimension or result in self._known or not known:
             return
@@ -165,17 +167,17 @@ class _Grids(TorchFunctionMode):
 
 
 def _starts_and_steps(index: Any, shape: tuple[int, ...]) -> list[tuple[int, int]] | None:
-    """Return the first element and the step along each axis of a part of a tensor; None of one that no slices make."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    at = next((number for number, part in enumerate(parts) if part is Ellipsis), len(parts))
-    parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + (at < len(parts)))
-    if len(parts) != len(shape) or not all(isinstance(part, slice) and (part.step or 1) > 0 for part in parts):
+    """Return the start and step along each axis of an index made of slices; None for other indices."""
+    slices = list(index) if isinstance(index, tuple) else [index]
+    at = next((number for number, item in enumerate(slices) if item is Ellipsis), len(slices))
+    slices[at : at + 1] = [slice(None)] * (len(shape) - len(slices) + (at < len(slices)))
+    if len(slices) != len(shape) or not all(isinstance(item, slice) and (item.step or 1) > 0 for item in slices):
         return None
-    return [part.indices(size)[::2] for part, size in zip(parts, shape, strict=True)]
+    return [item.indices(size)[::2] for item, size in zip(slices, shape, strict=True)]
 
 
 def _slid(module: nn.Module, grid: PixelGrid, size: tuple[int, ...]) -> tuple[PixelGrid, bool] | None:
-    """Return the grid of what a module makes by sliding a window over a map, and whether a torus stays one; or None."""
+    """Return the output grid of a sliding-window module, and whether a torus stays one; None for other modules."""
     geometry = getattr(module, "geometry", None)
     source: Any = geometry if isinstance(geometry, Geometry) else module
     if not all(hasattr(source, name) for name in ("kernel_size", "stride", "padding")):

@@ -41,7 +41,7 @@ _ROTATIONS = 16
 
 @dataclass(frozen=True, eq=False)
 class Isometry:
-    """x → A x + τ, which an image or a volume is moved by."""
+    """An isometry x → A x + τ of images or volumes."""
 
     name: str  # in words, degrees and pixels
     subgroup: str  # "rotation", "reflection" or "translation"
@@ -50,17 +50,17 @@ class Isometry:
 
     @property
     def angle(self) -> float:
-        """α in [0, 2π): A turns by α, a reflection after y → −y, or in space after the inversion."""
+        """The angle α in [0, 2π) of the rotation in A; for reflections after y → −y, in space after the inversion."""
         return _turn(self.matrix)[0]
 
     @property
     def degrees(self) -> float:
-        """α in degrees, [0, 360), as reports have it: whole where only rounding errors are left."""
+        """The angle α in degrees, in [0, 360), as in reports; rounded to whole numbers up to rounding errors."""
         return round(math.degrees(self.angle), 9) % 360
 
     @property
     def axis(self) -> Array:
-        """The axis of this turn, (3,), 0 where there is none."""
+        """The axis of the rotation, (3,); 0 if there is none."""
         return _turn(self.matrix)[1]
 
     @property
@@ -74,12 +74,12 @@ class Isometry:
         return tuple(round(step) for step in image_axes(len(self.matrix)) @ self.translation)
 
     def inverse(self) -> Isometry:
-        """Return the isometry back."""
+        """Return the inverse isometry."""
         return replace(self, matrix=self.matrix.T, translation=-self.matrix.T @ self.translation)
 
 
 def rotation(angle: float, dimension: int = 2) -> Isometry:
-    """Return the turn by an angle in radians, counter-clockwise; in space about the axis z."""
+    """Return the rotation by an angle in radians, counter-clockwise; in space about the z axis."""
     matrix = np.eye(dimension)
     matrix[:2, :2] = rotation_matrix(angle)
     return _turn_or_flip(matrix)
@@ -103,7 +103,7 @@ def shift(*pixels: int) -> Isometry:
 
 
 def isometries_of(gspace: GSpace, elements: Sequence[GroupElement] | None) -> list[Isometry]:
-    """Return the isometries of elements: by default of all but the identity, of a continuous group of a sample."""
+    """Return the isometries of elements, by default all but the identity; a sample for continuous groups."""
     group = gspace.fibergroup
     if elements is None:
         sample = sample_group(gspace, max(_ROTATIONS, least_samples(group)))
@@ -117,7 +117,7 @@ def isometries_of(gspace: GSpace, elements: Sequence[GroupElement] | None) -> li
 def on_fibers(
     features: Tensor, field_type: FieldType, isometry: Isometry, end: str, space: GSpace | None = None
 ) -> Tensor:
-    """Apply ρ(g) to channels (batch, C, …), where g acts on the base space as the isometry; else on ``space``."""
+    """Apply ρ(g) to channels (batch, C, …), where g acts on the base space, or else on ``space``, as the isometry."""
     if isometry.subgroup == "translation" or all(field.is_trivial() for field in field_type.representations):
         return features
     acting = field_type.gspace
@@ -134,7 +134,7 @@ def on_fibers(
 
 
 def _nearest_elements(gspace: GSpace, isometry: Isometry) -> str:
-    """Return the two elements of a finite group that are nearest to an isometry, in words; of another group nothing."""
+    """Return as text the two elements of a finite group nearest to an isometry; empty for other groups."""
     if gspace.fibergroup.continuous or not gspace.dimensionality:
         return ""
     moves = [turn_or_flip(gspace, element) for element in gspace.fibergroup.elements]
@@ -144,7 +144,7 @@ def _nearest_elements(gspace: GSpace, isometry: Isometry) -> str:
 
 
 def _name(subgroup: str, matrix: Array) -> str:
-    """Return a turn or a flip in words: "reflection along x" is x → −x, along another direction that of an angle."""
+    """Return the name of an isometry: "reflection along x" is x → −x; other directions are given by an angle."""
     angle, axis = _turn(matrix)
     degrees = math.degrees(angle)
     if len(matrix) == 2 and subgroup == "reflection":
@@ -161,7 +161,7 @@ def _name(subgroup: str, matrix: Array) -> str:
 
 
 def _turn(matrix: Array) -> tuple[float, Array]:
-    """Return angle in [0, 2π) and axis (3,) of the rotation in an orthogonal matrix; the plane's axis is z."""
+    """Return the angle in [0, 2π) and axis (3,) of the rotation in an orthogonal matrix; in the plane the axis is z."""
     dimension = len(matrix)
     inside = np.eye(3)
     inside[:dimension, :dimension] = matrix @ _FLIPS[dimension] if np.linalg.det(matrix) < 0 else matrix
@@ -194,12 +194,12 @@ class PixelGrid:
         return along_axes / np.array(self.spacing) + (np.array(self.size) - 1) / 2
 
     def covers(self, image: PixelGrid) -> bool:
-        """Return whether the map has as many pixels as strides leave of an image: on the torus it is one, too."""
+        """Return whether the map is a full strided grid of an image, so that on the torus it is a torus, too."""
         sides = np.array(self.size) * np.array(self.spacing) - np.array(image.size)
         return bool(np.abs(sides).max() < TOLERANCE)
 
     def resized(self, size: tuple[int, ...]) -> PixelGrid:
-        """Return a grid of another number of pixels over the same part of the image, a guess but for whole factors."""
+        """Return a grid of another size over the same area; exact for integer factors, else a guess."""
         sides = zip(self.spacing, self.size, size, strict=True)
         spacing = np.array([step * old / max(new, 1) for step, old, new in sides])
         factors = np.maximum(spacing, 1 / np.maximum(spacing, TOLERANCE))
@@ -207,14 +207,14 @@ class PixelGrid:
         return replace(self, size=size, spacing=tuple(spacing.tolist()), is_guess=is_guess)
 
     def part(self, first: NDArray[Any], step: NDArray[Any], size: tuple[int, ...]) -> PixelGrid:
-        """Return the grid of so many pixels from a first one on, which may be outside, with a step along each axis."""
+        """Return the sub-grid of a given size, start (may be outside) and step along each axis."""
         middle = first + step * (np.array(size) - 1) / 2 - (np.array(self.size) - 1) / 2
         spacing = np.array(self.spacing)
         centre = np.array(self.centre) + middle * spacing @ image_axes(len(size))
         return replace(self, size=size, spacing=tuple((spacing * step).tolist()), centre=tuple(centre.tolist()))
 
     def is_carried_to(self, other: PixelGrid, isometry: Isometry) -> bool:
-        """Return whether an isometry of the image brings pixels to pixels of another map."""
+        """Return whether an isometry of the image maps pixels to pixels of another map."""
         index = self.index((other.positions() - isometry.translation) @ isometry.matrix)
         return not (self.is_guess or other.is_guess) and bool(np.abs(index - index.round()).max() < TOLERANCE)
 
@@ -230,7 +230,7 @@ class PixelGrid:
 def moved(
     features: Tensor, source: PixelGrid, target: PixelGrid, isometry: Isometry, on_torus: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return features (batch, C, …) carried from grid to grid, f(A⁻¹(x − τ)), and which pixels have a source, bool."""
+    """Return the transformed features f(A⁻¹(x − τ)), (batch, C, …), and the mask of pixels with a source."""
     index = source.index((target.positions() - isometry.translation) @ isometry.matrix)  # rows p become A⁻¹p
     nearest = index.round()
     is_exact = bool(np.abs(index - nearest).max() < TOLERANCE)
@@ -245,12 +245,12 @@ def moved(
 
 
 def _at(features: Tensor, index: Array) -> Tensor:
-    """Return the features (batch, C, …) at whole indices (…, d); at the nearest inside of those outside the image."""
+    """Return the features (batch, C, …) at integer indices (…, d), clamped to the image."""
     size = features.shape[2:]
     clipped = np.clip(index, 0, np.array(size) - 1).astype(np.int64)
     pixels = np.ravel_multi_index(tuple(np.moveaxis(clipped, -1, 0)), size)
-    found = features.flatten(2).index_select(2, torch.from_numpy(pixels.ravel()).to(features.device))
-    return found.view(*features.shape[:2], *pixels.shape)
+    values = features.flatten(2).index_select(2, torch.from_numpy(pixels.ravel()).to(features.device))
+    return values.view(*features.shape[:2], *pixels.shape)
 
 
 def _interpolated(features: Tensor, index: Array, on_torus: bool) -> Tensor:

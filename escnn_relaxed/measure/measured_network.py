@@ -1,4 +1,4 @@
-"""A network that is measured: its arguments, the isometries of them, and the outputs of it and of modules inside."""
+"""A network to measure: its arguments, their isometries, and the outputs of the network and its modules."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class _Argument:
     is_wrapped: bool = False  # whether the network takes it as a GeometricTensor
 
     def with_pixels(self, change: Callable[[Tensor], Tensor]) -> _Argument:
-        """Return the argument with another image in place of its image, and itself where it is none."""
+        """Return the argument with another image; unchanged if it has none."""
         return replace(self, value=change(self.value)) if self.is_image else self
 
     def carried(self, isometry: Isometry, source: PixelGrid, target: PixelGrid, on_torus: bool) -> _Argument:
-        """Return the argument after an isometry: its channels turn, and the pixels of an image move."""
+        """Return the argument after an isometry, which acts on its channels and on the pixels of an image."""
         if self.field_type is None:
             return self
         turned = replace(self, value=on_fibers(self.value, self.field_type, isometry, "input"))
@@ -72,7 +72,7 @@ class Pass:
         return self.isometry.name, self.isometry.subgroup, self.isometry.degrees, self.kind(name)
 
     def kind(self, name: str) -> str:
-        """Return whether pixels go to pixels in every map up to a module's output, in x alone, or not even there."""
+        """Return "exact", "strided" or "interpolated", by the grids of all maps up to a module's output."""
         if not self.isometry.keeps_axes:
             return "interpolated"
         before, after = self.before[name], self.after[name]
@@ -82,7 +82,7 @@ class Pass:
 
 
 class MeasuredNetwork:
-    """A network, an input for it, and the names of the modules whose outputs are looked at; to be used in eval mode."""
+    """A network, an input for it, and the names of the modules to measure; to be used in eval mode."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class MeasuredNetwork:
         unknown = [name for name in layers if not isinstance(name, str) or name not in known]
         if unknown:
             # The parts of a relaxed layer give no output of the network.
-            parts = tuple(f"{name}." for name, module in known.items() if isinstance(module, RelaxedLayer))
-            names = [name for name in known if name and not name.startswith(parts)]
+            prefixes = tuple(f"{name}." for name, module in known.items() if isinstance(module, RelaxedLayer))
+            names = [name for name in known if name and not name.startswith(prefixes)]
             raise ValueError(f"layer must be the name of a module inside, got {unknown[0]!r}; there are {names}")
         if (input_size is None) == (data is None):
             raise ValueError(f"give input_size or data, one of them; got input_size={input_size!r}")
@@ -117,14 +117,14 @@ class MeasuredNetwork:
             white = smooth = _batch(images, self._in_type)
         takes_fields = isinstance(first_module(module), EquivariantModule)
         first = _Argument(white, self._in_type, is_image=True, is_wrapped=is_wrapped or takes_fields)
-        rest = [_argument_beside(white, value, space, number) for number, value in enumerate(others, start=1)]
+        further = [_argument_beside(white, value, space, number) for number, value in enumerate(others, start=1)]
         self._image = PixelGrid.of_image(*white.shape[2:])
-        self._white, self._smooth = [first, *rest], [replace(first, value=smooth), *rest]
+        self._white, self._smooth = [first, *further], [replace(first, value=smooth), *further]
 
     def isometries(
         self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
     ) -> list[Isometry]:
-        """Return the isometries that are asked for, checked."""
+        """Return the requested isometries, checked."""
         isometries = isometries_of(self.space, elements)
         for angle in check_sequence("angles", angles, "numbers in degrees"):
             isometries.append(rotation(_radians(angle), self.space.dimensionality))
@@ -133,7 +133,7 @@ class MeasuredNetwork:
     def passes(
         self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
     ) -> Iterator[Pass]:
-        """Yield the outputs under each isometry that is asked for, of which there must be one."""
+        """Yield the outputs under each requested isometry, at least one."""
         isometries = self.isometries(elements, angles, shifts)
         if not isometries:
             raise ValueError(f"nothing to measure: {self.space.name} gives no elements; name angles or shifts")
@@ -149,18 +149,18 @@ class MeasuredNetwork:
             raise ValueError(f"shifts must be smaller than the image, {sides}, got {pixels!r}")
         return shift(*steps)
 
-    def fields_of(self, found: ModuleOutput) -> FieldType | None:
-        """Return the fields of an output, None for one without space that has none and should not change."""
-        fields = self._out_type if found.field_type is None else found.field_type
-        if fields is None and found.grid is not None:
+    def fields_of(self, output: ModuleOutput) -> FieldType | None:
+        """Return the field type of an output; None for one without base space that should be invariant."""
+        fields = self._out_type if output.field_type is None else output.field_type
+        if fields is None and output.grid is not None:
             raise ValueError(
-                f"out_type: the output is a plain tensor {tuple(found.tensor.shape)} and nothing says which fields "
+                f"out_type: the output is a plain tensor {tuple(output.tensor.shape)} and nothing says which fields "
                 f"it holds; give out_type=FieldType(…), or measure a module inside that returns fields by layer="
             )
         return fields
 
     def transformed(self, isometry: Isometry) -> Pass:
-        """Run the network before an isometry, after it, and after it and its inverse."""
+        """Return the outputs for an input, for it after an isometry, and after the isometry and its inverse."""
         on_torus = isometry.subgroup == "translation"
         arguments, before = self._input(isometry)
         image, target = self._image, self._image.of_moved_image(isometry)
@@ -172,7 +172,7 @@ class MeasuredNetwork:
         return Pass(isometry, before, self._outputs(there), returned, image, on_torus and _are_on_torus(before))
 
     def _input(self, isometry: Isometry) -> tuple[list[_Argument], dict[str, ModuleOutput]]:
-        """Return the arguments on which an isometry is measured, and the network's outputs to them."""
+        """Return the arguments on which an isometry is measured, and the network's outputs for them."""
         if not isometry.keeps_axes:
             return self._faded
         if isometry.subgroup != "translation" or _are_on_torus(self.whole):
@@ -182,7 +182,7 @@ class MeasuredNetwork:
 
     @cached_property
     def whole(self) -> dict[str, ModuleOutput]:
-        """The outputs of the modules for the input itself."""
+        """The outputs of the modules for the untransformed input."""
         return self._outputs(self._white)
 
     @cached_property
@@ -199,7 +199,7 @@ class MeasuredNetwork:
 
 
 def _radians(degrees: Any) -> float:
-    """Return an angle that was given in degrees, checked."""
+    """Return an angle, given in degrees, in radians."""
     number = check_number("angles", degrees)
     if not math.isfinite(number):
         raise ValueError(f"angles must be finite numbers in degrees, got {degrees!r}")
@@ -245,7 +245,7 @@ def _batch(data: Any, in_type: FieldType) -> Tensor:
 
 
 def _argument_beside(images: Tensor, value: Any, gspace: GSpace, number: int) -> _Argument:
-    """Return a further argument beside the images (batch, C, …): fields and images turn, all else is kept."""
+    """Return a further argument beside the images (batch, C, …): fields and images transform, others do not."""
     size = images.shape[2:]
     if isinstance(value, Tensor) and value.shape[2:] == size:
         return _Argument(value, FieldType(gspace, value.shape[1] * [gspace.trivial_repr]), is_image=True)

@@ -1,4 +1,4 @@
-"""Whether the poses of images are equal, by a classifier that tells images from turned ones, and what follows."""
+"""Test of equal poses: a classifier that distinguishes images from rotated copies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class PoseRow:
-    """How well a classifier tells images from turned or mirrored ones.
+    """Accuracy of a classifier that distinguishes images from rotated or mirrored ones.
 
     Attributes:
         subgroup: ``"rotation"`` or ``"reflection"``.
@@ -81,11 +81,11 @@ class PoseReport(Report):
 
     @property
     def equal(self) -> dict[str, bool]:
-        """Whether the poses are equal, by subgroup."""
+        """Subgroup → whether the poses are equal."""
         return {row.subgroup: row.equal for row in self.rows}
 
     def verdicts(self, helps: Mapping[str, bool | None]) -> dict[str, str]:
-        """Return in words what these poses, and softness that helps or is not needed, mean for each subgroup.
+        """Return for each subgroup what the poses and the need for softness mean together, as text.
 
         A symmetry can be broken in two ways. The labels may need it: sixes and turned sixes are two classes. Or only
         the poses are unequal: digits that are upright in every image. A soft network may use the second and then fails
@@ -126,7 +126,7 @@ def pose_test(
     seed: int = 0,
     verbose: bool = True,
 ) -> PoseReport:
-    """Tell whether images come in all poses of a group alike, from the images alone.
+    """Test whether images come in all poses of a group equally often, from the images alone.
 
     A small plain network learns to say which of two is the image and which its copy, moved by an element that is drawn
     for each pair. Half of the images train it and the other half are tried, then the halves change their parts. Where
@@ -189,7 +189,7 @@ def pose_test(
 
 
 def _exact_elements(gspace: GSpace) -> dict[str, list[Isometry]]:
-    """Return the turns that map pixels to pixels, and the mirror that the gspace names, by subgroup."""
+    """Return the exact rotations and mirrors of the gspace, by subgroup."""
     if not isinstance(gspace, (GSpace2D, GSpace3D)):
         raise TypeError(f"gspace must be one of the plane or of space, got {gspace!r}")
     every = [isometry for isometry in isometries_of(gspace, None) if isometry.keeps_axes]
@@ -199,19 +199,20 @@ def _exact_elements(gspace: GSpace) -> dict[str, list[Isometry]]:
     else:
         mirrors = [isometry for isometry in every if isometry.subgroup == "reflection"]
     turns = [isometry for isometry in every if isometry.subgroup == "rotation"]
-    found = {name: found for name, found in zip(FIBER_SUBGROUPS, (turns, mirrors), strict=True) if found}
-    if not found:
+    choices = zip(FIBER_SUBGROUPS, (turns, mirrors), strict=True)
+    by_subgroup = {name: elements for name, elements in choices if elements}
+    if not by_subgroup:
         raise ValueError(f"gspace must have a quarter turn, a half turn or a mirror of the pixels, got {gspace.name}")
-    return found
+    return by_subgroup
 
 
 def _small(images: Tensor | Batches, gspace: GSpace) -> Tensor:
-    """Return images, checked, in single precision, of mean 0 and variance 1, and of no more than so many pixels."""
+    """Return checked images, downsampled and normalised to mean 0 and variance 1, in single precision."""
     if isinstance(images, DataLoader):
-        parts = [_smaller(images_of("images", batch), gspace) for batch in images]
-        if len({(part.shape[1:], part.device) for part in parts}) > 1:
-            raise ValueError(f"images must have equal shapes, got {[tuple(part.shape[1:]) for part in parts]}")
-        small = torch.cat(parts) if parts else torch.zeros(0)
+        batches = [_smaller(images_of("images", batch), gspace) for batch in images]
+        if len({(part.shape[1:], part.device) for part in batches}) > 1:
+            raise ValueError(f"images must have equal shapes, got {[tuple(part.shape[1:]) for part in batches]}")
+        small = torch.cat(batches) if batches else torch.zeros(0)
     else:
         small = _smaller(images, gspace)
     if len(small) < _FEWEST:
@@ -221,7 +222,7 @@ def _small(images: Tensor | Batches, gspace: GSpace) -> Tensor:
 
 
 def _smaller(images: Tensor, gspace: GSpace) -> Tensor:
-    """Return a copy of images, checked, that is averaged over areas where they are large."""
+    """Return a copy of checked images; large ones are averaged over areas."""
     if not isinstance(images, Tensor) or not images.is_floating_point():
         raise TypeError(f"images must be a floating-point tensor, got {getattr(images, 'dtype', type(images))}")
     sides = images.shape[2:]
@@ -240,7 +241,7 @@ def _smaller(images: Tensor, gspace: GSpace) -> Tensor:
 
 
 def _members(images: Tensor, sources: Tensor | None) -> Tensor:
-    """Return the number of the source of each image, counted from 0; without sources each image is its own."""
+    """Return the index of the source of each image, from 0; without sources each image is its own."""
     if sources is None:
         return torch.arange(len(images), device=images.device)
     if not isinstance(sources, Tensor):
@@ -254,7 +255,7 @@ def _members(images: Tensor, sources: Tensor | None) -> Tensor:
 
 
 def _right_pairs(images: Tensor, orders: Tensor, members: Tensor, advance: Callable[[], None]) -> Tensor:
-    """Return for each image whether a classifier that did not see it tells it from a copy, ½ where it cannot say."""
+    """Return for each held-out image whether a classifier distinguishes it from a copy, ½ for ties."""
     right = images.new_zeros(len(images))
     count = int(members.max()) + 1
     # Sources in a random order, the images of each beside each other.
@@ -271,7 +272,7 @@ def _right_pairs(images: Tensor, orders: Tensor, members: Tensor, advance: Calla
 
 
 def _trained_score(images: Tensor, trained: Tensor, orders: Tensor, advance: Callable[[], None]) -> nn.Module:
-    """Return a network that gives the images of some numbers higher numbers than their copies, in eval mode."""
+    """Return a network trained to score some images above their copies, in eval mode."""
     network = _score_network(images).to(images)
     optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=_STEPS)
@@ -288,25 +289,25 @@ def _trained_score(images: Tensor, trained: Tensor, orders: Tensor, advance: Cal
 
 
 def _score_network(images: Tensor) -> nn.Sequential:
-    """Return a small plain network from images to one number each."""
+    """Return a small plain network from images to one score each."""
     is_plane, channels = images.dim() == 4, [images.shape[1], 8, 16, 32]
     convolution, norm = (nn.Conv2d, nn.BatchNorm2d) if is_plane else (nn.Conv3d, nn.BatchNorm3d)
     pool, spread = (nn.AvgPool2d, nn.AdaptiveAvgPool2d) if is_plane else (nn.AvgPool3d, nn.AdaptiveAvgPool3d)
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise(channels):
         layers += [convolution(before, after, 3, padding=1), norm(after), nn.ReLU(), pool(2, ceil_mode=True)]
-    parts = 2 ** (images.dim() - 2)
-    return nn.Sequential(*layers, spread(2), nn.Flatten(), nn.Linear(channels[-1] * parts, 1))
+    cells = 2 ** (images.dim() - 2)
+    return nn.Sequential(*layers, spread(2), nn.Flatten(), nn.Linear(channels[-1] * cells, 1))
 
 
 def _orders(elements: list[Isometry], size: tuple[int, ...]) -> Tensor:
-    """Return for each element which pixel of an image comes to each pixel, (elements, pixels)."""
+    """Return the permutation of pixels of each element, (elements, pixels)."""
     grid, numbers = PixelGrid.of_image(*size), torch.arange(math.prod(size)).view(1, 1, *size)
     return torch.stack([moved(numbers, grid, grid, element, on_torus=False)[0].flatten() for element in elements])
 
 
 def _copies(images: Tensor, orders: Tensor) -> Tensor:
-    """Return each image moved by an element that is drawn, given the orders of pixels of all."""
+    """Return each image transformed by a random element, given the permutations of all."""
     chosen = torch.randint(len(orders), (len(images),))
     order = orders[chosen].to(images.device).unsqueeze(1).expand(-1, images.shape[1], -1)
     return images.flatten(2).gather(2, order).view_as(images)

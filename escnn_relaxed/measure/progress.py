@@ -1,4 +1,4 @@
-"""Progress of what takes seconds or more, on a terminal; a bar where ``rich`` is installed (the extra ``examples``)."""
+"""Progress of long computations on a terminal; a bar if ``rich`` is installed (the extra ``examples``)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 
 
 def say(text: str, verbose: bool) -> None:
-    """Print a line to a terminal's standard error; files and pipes get none."""
+    """Print a line to standard error if it is a terminal."""
     if verbose and _is_terminal():
         print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def progress(title: str, steps: int, verbose: bool) -> Iterator[Callable[[], None]]:
-    """Yield a function to call after each of so many steps; a terminal has a bar meanwhile, or a line without rich."""
+    """Yield a function to call after each step; a terminal shows a bar, or a line without ``rich``."""
     if not (verbose and _is_terminal()):
         yield lambda: None
         return

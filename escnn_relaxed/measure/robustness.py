@@ -1,4 +1,4 @@
-"""The accuracy of a classifier on images as they are and after each transformation, in chunks of the data."""
+"""The accuracy of a classifier on untransformed images and after each transformation, in chunks of the data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .reports import Report, plain_table
 
 @dataclass(frozen=True)
 class RobustnessRow:
-    """How a classifier does on images after one transformation.
+    """Accuracy of a classifier on images after one transformation.
 
     Attributes:
         name: of the transformation; this, its subgroup, angle and kind are as in
@@ -55,7 +55,7 @@ class RobustnessRow:
 
 @dataclass(frozen=True)
 class RobustnessReport(Report):
-    """A row for each transformation; its text is a table of images as they are and of each subgroup.
+    """A row for each transformation; prints as a table with a row for untransformed images and each subgroup.
 
     Attributes:
         accuracy: part of the images as they are whose class is right.
@@ -102,7 +102,7 @@ def robustness_report(
     batch_size: int = 250,
     output: Output = None,
 ) -> RobustnessReport:
-    """Measure the accuracy of a classifier on images as they are, and after each transformation.
+    """Measure the accuracy of a classifier on untransformed images and after each transformation.
 
     A soft network may have learned which way up its images are, and then fails on others. Its accuracy on images like
     those of the training does not show that. Take images that were not trained on, whose classes a transformation does
@@ -171,8 +171,8 @@ def robustness_report(
 
 
 def _sums(passed: Pass, labels: Tensor) -> Tensor:
-    """Return sums over images, (5,): right, of the same class, right there and back, ‖f(gx) − f(x)‖² and ‖f(x)‖²."""
-    before, after, returned = (_classes_of(found[""]) for found in (passed.before, passed.after, passed.returned))
+    """Return sums over images, (5,): correct, same class, correct after g and g⁻¹, ‖f(gx) − f(x)‖² and ‖f(x)‖²."""
+    before, after, returned = (_classes_of(outputs[""]) for outputs in (passed.before, passed.after, passed.returned))
     logits, moved = passed.before[""].tensor.double(), passed.after[""].tensor.double()
     labels = labels.to(before.device)
     each = after == labels, after == before, returned == labels, (moved - logits).square(), logits.square()
@@ -199,7 +199,7 @@ def _check_labels(data: Any, labels: Any) -> int:
 
 
 def _check_range(labels: Tensor, logits: Tensor) -> None:
-    """Raise unless labels are classes of the output, and the output is finite."""
+    """Raise a ``ValueError`` unless labels are classes of the output and the output is finite."""
     classes = max(logits[0].numel(), 2)  # one logit tells two classes
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(
@@ -209,9 +209,9 @@ def _check_range(labels: Tensor, logits: Tensor) -> None:
         raise ValueError("classifier: the output must be finite, got NaN or infinite values")
 
 
-def _classes_of(found: ModuleOutput) -> Tensor:
-    """Return the class of each image, (batch,); of one logit for each image whether it is above 0."""
-    tensor = found.tensor
+def _classes_of(output: ModuleOutput) -> Tensor:
+    """Return the class of each image, (batch,); for a single logit whether it is above 0."""
+    tensor = output.tensor
     if tensor.dim() == 1 or tensor.shape[1:].numel() == 1:
         return (tensor.flatten() > 0).long()
     logits = tensor.flatten(1) if tensor.shape[2:].numel() == 1 else tensor

@@ -1,4 +1,4 @@
-"""The accuracy of a classifier on images as they are and on transformed ones, as a gate makes it less soft."""
+"""The accuracy of a classifier on untransformed and transformed images, as a gate reduces its softness."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .robustness import RobustnessReport, robustness_report
 
 @dataclass(frozen=True)
 class SweepRow:
-    """How a classifier does under one gate on its softness.
+    """Accuracy of a classifier under one gate on its softness.
 
     Attributes:
         gate: g; 0 is strict, and 1 the network as it is.
@@ -72,7 +72,7 @@ def softness_sweep(
     gates: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
     **measuring: Any,
 ) -> SoftnessSweep:
-    """Measure the accuracy of a classifier on images as they are, and on transformed ones, under several gates.
+    """Measure the accuracy of a classifier on untransformed and transformed images, under several gates.
 
     A network that has learned which way up its images are gains by its softness on such images, and loses on others.
     The sweep shows how much of both a gate g leaves. :func:`~escnn_relaxed.network.write_gate` writes the g that you
@@ -111,8 +111,8 @@ def softness_sweep(
     for gate in wanted:
         with gate_softness(network, gate, *subgroups):
             report = robustness_report(network, data, labels, **measuring)
-        found = [row.accuracy for row in report.rows]
-        if not found:
+        accuracies = [row.accuracy for row in report.rows]
+        if not accuracies:
             raise ValueError("softness_sweep has nothing to measure: name elements, angles or shifts")
-        rows.append(SweepRow(gate, report.accuracy, fmean(found), min(found), report))
+        rows.append(SweepRow(gate, report.accuracy, fmean(accuracies), min(accuracies), report))
     return SoftnessSweep(tuple(rows))

@@ -153,7 +153,7 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
 
 
 def _summary(network: nn.Module, errors: Mapping[str, float]) -> RelaxationSummary:
-    """Return the summary of a network with the errors of modules by name, ``""`` for the network itself."""
+    """Return the summary of a network, with errors by module name, ``""`` for the network itself."""
     layers, rows = relaxed_layers(network), []
     for name, layer in layers.items():
         check_for_all("relaxation_summary", layer.gates)
@@ -219,7 +219,7 @@ _WIDTH, _MOST_CHARACTERS = 100, 21
 
 
 def _short(fields: str) -> str:
-    """Return the first run of a long list and how many fields are left; of a long name both ends."""
+    """Return a shortened list of fields or a shortened name."""
     if len(fields) > _MOST_CHARACTERS and " + " in fields:
         first, *others = fields.split(" + ")
         fields = f"{first} + {sum(int(run.split()[0]) for run in others)} more"
@@ -230,17 +230,17 @@ def _short(fields: str) -> str:
 def _frequency_text(row: LayerSummary) -> str:
     if row.relaxed_by:
         return ""
-    parts = (f"{name} {' '.join(f'{v:.3g}' for v in values)}" for name, values in row.domain_frequency.items())
-    return ", ".join(parts) or ("cannot be soft" if row.cannot_be_soft else "strict")
+    texts = (f"{name} {' '.join(f'{v:.3g}' for v in values)}" for name, values in row.domain_frequency.items())
+    return ", ".join(texts) or ("cannot be soft" if row.cannot_be_soft else "strict")
 
 
 def _softness_text(row: LayerSummary) -> str:
-    parts = [f"{name} {value:.2g}" for name, value in row.softness.items() if name != "all"]
-    return f"{row.softness['all']:.2g}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
+    texts = [f"{name} {value:.2g}" for name, value in row.softness.items() if name != "all"]
+    return f"{row.softness['all']:.2g}" + (f" ({', '.join(texts)})" if len(texts) > 1 else "")
 
 
 def _in_several_lines(cell: str) -> str:
-    """Return a cell with each of two types, and of several subgroups, on a line of its own."""
+    """Return a cell with a line for each of two types and of several subgroups."""
     for separator, broken in ((" -> ", " ->\n"), (" (", "\n"), (", ", "\n"), (" of ", "\nof ")):
         cell = cell.replace(separator, broken)
     return cell.removesuffix(")")

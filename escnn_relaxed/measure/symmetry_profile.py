@@ -17,7 +17,7 @@ from .reports import Report, plain_table
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """The distance by which one element moves the kernel of a layer, or of the layer that it moves most.
+    """The distance ‖hK − K‖ / ‖K‖ for one element h and one layer, or the layer that h moves most.
 
     Attributes:
         layer: name of the layer.
@@ -75,15 +75,15 @@ class SymmetryProfile(Report):
 
     @property
     def network(self) -> tuple[ProfileRow, ...]:
-        """Of each element that all layers know the row of the layer that it moves most.
+        """Return, for each element known to all layers, the row of the layer that it moves most.
 
         A network in which all layers keep an element is equivariant to it.
         """
-        found: dict[str, list[ProfileRow]] = {}
+        rows_by_name: dict[str, list[ProfileRow]] = {}
         for row in self.rows:
-            found.setdefault(row.name, []).append(row)
+            rows_by_name.setdefault(row.name, []).append(row)
         count = len({row.layer for row in self.rows})
-        return tuple(max(rows, key=lambda row: row.error) for rows in found.values() if len(rows) == count)
+        return tuple(max(rows, key=lambda row: row.error) for rows in rows_by_name.values() if len(rows) == count)
 
     def kept(self, tolerance: float = 0.0) -> tuple[str, ...]:
         """Return the names of the elements that move no layer by more than a tolerance.
@@ -148,7 +148,7 @@ def symmetry_profile(network: nn.Module) -> SymmetryProfile:
 
 
 def _moves(layer: RelaxedLayer) -> list[tuple[GroupElement, Isometry]]:
-    """Return the elements of a group but the identity, of a continuous one the samples, and how they act."""
+    """Return the elements of a group except the identity (samples of a continuous one), and their action."""
     domain, group = layer.domain, layer.space.fibergroup
     if domain.gspace.fibergroup != group:
         return []  # no action of the group is known, and the layer is strict

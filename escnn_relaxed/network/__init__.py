@@ -1,11 +1,11 @@
 """Functions on whole networks: relax, harden, gate, export, return to escnn."""
 
 try:
-    from .conversion import to_escnn
+    from .conversion import to_escnn as to_escnn  # listed at the top level
     from .gate import write_gate
 except ModuleNotFoundError as error:
     # Exported networks load their classes from here where escnn is not installed.
     if error.name not in ("escnn", "lie_learn"):
         raise
 
-__all__ = ["to_escnn", "write_gate"]
+__all__ = ["write_gate"]

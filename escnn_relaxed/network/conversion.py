@@ -98,7 +98,7 @@ def relax_network(
 
 
 def _with_a_soft_form(network: nn.Module, picked: dict[str, StrictLayer], warns: bool) -> dict[str, StrictLayer]:
-    """Return the layers that have a soft form, unless none has; a warning names what else of escnn's has weights."""
+    """Return the layers that have a soft form, at least one; warn of escnn's other modules with weights."""
     unequal = {name for name, layer in picked.items() if len(set(np.ravel(getattr(layer, "stride", 1)))) > 1}
     unequal = set() if len(unequal) == len(picked) else unequal  # the layer's own error says what is wrong
     left = {name: "its strides differ" for name in unequal}
@@ -148,7 +148,7 @@ def harden_network(network: nn.Module, subgroups: str | Collection[str] = ()) ->
 
 
 def _can_be_relaxed(module: nn.Module, softening: SoftnessOptions) -> TypeGuard[StrictLayer]:
-    """Return whether a module is a layer of escnn's, or a strict one with its weights, and may become soft."""
+    """Return whether a module is an escnn layer, or a strict one with its weights, that can be relaxed."""
     if isinstance(module, NO_SOFT_FORM):
         return False
     if isinstance(module, Linear) and softening.get("relax") and not _without_translation(softening["relax"]):
@@ -180,12 +180,12 @@ _OF_BUILT |= {"_maximum_frequency", "_reversed_padding_repeated_twice", *vars(nn
 
 
 def _own_attributes(layer: nn.Module) -> dict[str, Any]:
-    """Return what a user has set on a layer besides tensors, modules and methods: a number or a name, for instance."""
+    """Return the attributes that a user has set on a layer, except tensors, modules and methods."""
     return {name: value for name, value in vars(layer).items() if name not in _OF_BUILT | _OF_ESCNN}
 
 
 def _check_names(name: str, attributes: Mapping[str, Any], kind: type[nn.Module]) -> None:
-    """Refuse attributes of a user's that would hide, or be hidden by, what the class of a relaxed layer has."""
+    """Raise a ``ValueError`` for user attributes whose names clash with those of a relaxed layer."""
     if taken := sorted(attribute for attribute in attributes if hasattr(kind, attribute)):
         raise ValueError(
             f"{name} has attributes that were set on it, {', '.join(taken)}, and a {kind.__name__} has others with "
@@ -194,7 +194,7 @@ def _check_names(name: str, attributes: Mapping[str, Any], kind: type[nn.Module]
 
 
 def _check_plain(name: str, module: StrictLayer) -> None:
-    """Refuse a layer that does more than its kernel and bias say, since its relaxed form has no more than these."""
+    """Raise a ``ValueError`` for a layer with behaviour beyond its kernel and bias."""
     if parametrize.is_parametrized(module):
         parametrized: Any = module.parametrizations
         raise ValueError(
@@ -220,7 +220,7 @@ def _check_plain(name: str, module: StrictLayer) -> None:
 def _relaxed(
     name: str, strict: StrictLayer, parameters: dict[int, nn.Parameter], softening: SoftnessOptions
 ) -> Relaxed:
-    """Return a layer with the weights of a trained strict one, and a soft part that is 0 unless it is asked for."""
+    """Return a relaxed layer with the weights of a trained strict one; its soft part is 0 unless given."""
     arguments: dict[str, Any] = {"bias": strict.bias is not None, **softening}
     # The strict layers of this package are instances of escnn's classes, too.
     if not isinstance(strict, Linear):
@@ -287,7 +287,7 @@ def to_escnn(network: nn.Module, **basis: Any) -> nn.Module:
 
 
 def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:
-    """Refuse a layer that escnn's layers cannot represent."""
+    """Raise a ``ValueError`` for a layer that escnn's layers cannot represent."""
     if type(layer) not in _ESCNN_FORMS:
         forms = ", ".join(kind.__name__ for kind in _ESCNN_FORMS)
         raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn: make it one of {forms}")
@@ -301,7 +301,7 @@ def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:
 
 
 def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis: Mapping[str, Any]) -> nn.Module:
-    """Return escnn's layer with the parameters of a layer, and with its basis in its precision."""
+    """Return escnn's layer with the parameters, basis and precision of a layer."""
     built = _with_the_same_basis(name, layer, basis)
     strict = built.to(layer.weights)
     for block, values in _bases(strict, layer):
@@ -321,13 +321,13 @@ def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis:
 
 
 def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any:
-    """Return escnn's layer with the basis of a layer: by default arguments, else by those given."""
+    """Return escnn's layer with the basis of a layer, built with default arguments or else with those given."""
     build = _ESCNN_FORMS[type(layer)]
     known = inspect.signature(build).parameters
     arguments = {name: getattr(layer, name) for name in _GEOMETRY if name in known}
     # Of a basis of its own, since a network may have loaded another one into that which layers share.
     arguments |= {"bias": layer.bias is not None, "initialize": False, "recompute": True}
-    found = "an empty basis"
+    mismatch = "an empty basis"
     for given in ({}, {key: value for key, value in basis.items() if key in known}):
         try:
             with as_escnn_builds():
@@ -341,17 +341,17 @@ def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any
             for block, values in _bases(built, layer)
         ):
             return built
-        found = "another basis"
+        mismatch = "another basis"
     words = ", ".join(f"{key}={value!r}" for key, value in basis.items()) or "its default arguments"
     ring = "" if layer.kernel_size != 2 else f" (rings=[{0.707 * layer.dilation:g}] and a cutoff of 1.0 in the plane)"
     raise ValueError(
-        f"{name}: escnn's {build.__name__} has {found} with {words}: give what {name} was built with, of "
+        f"{name}: escnn's {build.__name__} has {mismatch} with {words}: give what {name} was built with, of "
         f"{', '.join(_BASIS)}{ring}"
     )
 
 
 def _holds_the_same_kernels(built: Tensor, own: Tensor) -> bool:
-    """Whether two bases are the same, or span the same kernels, as that of a state from elsewhere does."""
+    """Return whether two bases are equal or span the same kernels."""
     if built.shape != own.shape:
         return False
     return bool((built - own).abs().max() < _SAME_BASIS) or change_of_basis(own, built) is not None

@@ -65,9 +65,9 @@ def export_network(network: nn.Module) -> nn.Module:
 
     def exported_fields(module: Any) -> Any:
         if _is_sequence(module):
-            parts = [(key, export(part)) for key, part in module._modules.items() if part is not None]
+            modules = [(key, export(part)) for key, part in module._modules.items() if part is not None]
             refuse_hooks(module)
-            return nn.Sequential(OrderedDict(parts))
+            return nn.Sequential(OrderedDict(modules))
         if _has_forward_of_its_own(module):
             raise NoPlainFormError
         is_of_escnn = isinstance(module, EquivariantModule) and not isinstance(module, RelaxedLayer)
@@ -80,8 +80,8 @@ def export_network(network: nn.Module) -> nn.Module:
         refuse_hooks(*module.modules())
         return plain
 
-    def refuse_hooks(*parts: nn.Module) -> None:
-        for part in parts:
+    def refuse_hooks(*modules: nn.Module) -> None:
+        for part in modules:
             check_no_hooks(names[part], part, "remove them, and register them on the result")
 
     with in_eval_mode(network):
@@ -96,7 +96,7 @@ def export_network(network: nn.Module) -> nn.Module:
 
 
 class OnFields(EquivariantModule):
-    """A plain module that takes and returns GeometricTensors, as the module whose place it takes."""
+    """A plain module that takes and returns GeometricTensors, as the module that it replaces."""
 
     def __init__(self, original: EquivariantModule, plain: nn.Module) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class _OnTensors(nn.Module):
 
 
 def _with_plain_parts(network: nn.Module, export: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """Return a copy of a network in which every part that can be plain is so; the others keep their forward."""
+    """Return a copy of a network with plain forms of all submodules that have one; others keep their forward."""
     replacements: dict[int, nn.Module] = {}
     kept: dict[str, None] = {}
     reasons: dict[str, None] = {}
@@ -158,12 +158,12 @@ def _with_plain_parts(network: nn.Module, export: Callable[[nn.Module], nn.Modul
 
 
 def _is_sequence(module: nn.Module) -> bool:
-    """Return whether the forward of a module applies its parts one after the other."""
+    """Return whether the forward of a module applies its submodules in sequence."""
     return type(module).forward in (SequentialModule.forward, nn.Sequential.forward)
 
 
 def _takes_tensors(exported: Any) -> bool:
-    """Return whether what an ``export()`` gives can be called on a tensor.
+    """Return whether the result of an ``export()`` can be called on a tensor.
 
     That of some blocks gives the parts of their forward alone, in a ``ModuleDict``, and a sequence of such blocks holds
     it.
@@ -176,7 +176,7 @@ def _takes_tensors(exported: Any) -> bool:
 
 
 def _has_forward_of_its_own(module: nn.Module) -> bool:
-    """Return whether a forward is younger than what exports the module: an ``export()``, or a form in this package."""
+    """Return whether a forward overrides the one that the export of the module describes."""
     if "forward" in vars(module):
         return True
     for kind in type(module).__mro__:
@@ -188,6 +188,6 @@ def _has_forward_of_its_own(module: nn.Module) -> bool:
 
 
 def _is_written_for_fields(module: nn.Module) -> bool:
-    """Return whether a module has a forward of its own on parts that take GeometricTensors."""
+    """Return whether a module has its own forward over submodules that take GeometricTensors."""
     has_forward = not _is_sequence(module) and type(module).forward is not nn.Module.forward
     return has_forward and any(isinstance(part, EquivariantModule) for part in module.modules())

@@ -43,7 +43,7 @@ class NoPlainFormError(Exception):
 
 @functools.singledispatch
 def plain_module(module: Any, export: Export) -> nn.Module:
-    """Return a module on plain tensors with the numbers of escnn's in eval mode, and memory of its own."""
+    """Return a module on plain tensors with the same numbers as escnn's in eval mode; shares no memory."""
     values = [value for value in chain(module.parameters(), module.buffers()) if value.is_floating_point()]
     device = values[0].device if values else torch.device("cpu")
     before = torch.get_default_dtype()
@@ -124,7 +124,7 @@ def _batch_norm(module: Any) -> nn.Module:
 
 
 def _affine_map(module: Any) -> nn.Module:
-    """Return the convolution of a module that maps the channels of a pixel affinely in eval mode."""
+    """Return the 1×1 convolution of a module that is affine in the channels of a pixel in eval mode."""
     # 0 gives the bias, each unit vector a column.
     if not getattr(module, "track_running_stats", True):
         raise NoPlainFormError
@@ -179,7 +179,7 @@ def _norm_function(module: Any) -> nn.Module:
 
 
 def _gate(module: Any) -> nn.Module:
-    """Return a plain gate, found from slopes: output = channel · σ(gate − bias), at inputs 1 and biases 0."""
+    """Return a plain gate, output = channel · σ(gate − bias), identified from slopes at inputs 1 and biases 0."""
     drops_gates = getattr(module, "drop_gates", True)
     if not drops_gates or getattr(module, "gate_function", torch.sigmoid) is not torch.sigmoid:
         raise NoPlainFormError

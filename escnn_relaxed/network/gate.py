@@ -27,7 +27,7 @@ class GateHandle:
             layer.gates = (*layer.gates, gate)
 
     def remove(self) -> None:
-        """Take the gate away; other gates stay."""
+        """Remove this gate; other gates stay."""
         for layer, own in self._gates:
             layer.gates = tuple([gate for gate in layer.gates if gate is not own])
         self._gates = []
@@ -145,7 +145,7 @@ def write_gate(network: nn.Module, gate: float) -> None:
 
 
 def _checked(value: Any) -> GateValue:
-    """Return a gate that is a finite number, or a tensor of a shape that a gate may have."""
+    """Return a checked gate: a finite number, or a tensor of a valid shape."""
     if not isinstance(value, Tensor):
         number = check_number("gate", value)
         if not math.isfinite(number):

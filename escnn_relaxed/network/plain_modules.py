@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def _by_channel(values: Tensor, like: Tensor) -> Tensor:
-    """(C,) → (C, 1, …), with a 1 for each axis of images (batch, C, …)."""
+    """Reshape (C,) to (C, 1, …), with a 1 for each axis of images (batch, C, …)."""
     return values.view(-1, *[1] * (like.dim() - 2))
 
 
@@ -30,8 +30,8 @@ class _ByField(nn.Module):
         """(batch, C, …) → (batch, fields, size, …) for each run of fields of a size."""
         # Not by `unflatten`, after which torch's older exporter to ONNX holds the batch size for constant.
         batch, _, *pixels = features.shape
-        parts = features.split([size * count for size, count in self.runs], dim=1)
-        sizes = zip(parts, self.runs, strict=True)
+        splits = features.split([size * count for size, count in self.runs], dim=1)
+        sizes = zip(splits, self.runs, strict=True)
         return [part.reshape(batch, count, size, *pixels) for part, (size, count) in sizes]
 
 
@@ -118,11 +118,11 @@ class ByChannels(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C, …) → (batch, C_out, …)."""
-        parts = [
+        outputs = [
             module(features.index_select(1, getattr(self, f"channels_{number}")))
             for number, module in enumerate(self.branches)
         ]
-        return torch.cat(parts, dim=1)
+        return torch.cat(outputs, dim=1)
 
 
 class Residual(nn.Module):

@@ -37,7 +37,7 @@ RELAXABLE = "escnn.nn." + ", ".join(kind.__name__ for kind in RELAXED_FORMS)
 
 
 def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
-    """Return every layer of this package in a network by its name, at least one."""
+    """Return all layers of this package in a network by name, at least one."""
     modules = check_module("network", network).named_modules()
     layers = {name: module for name, module in modules if isinstance(module, RelaxedLayer)}
     if not layers:
@@ -46,30 +46,30 @@ def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
 
 
 def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Return the names of escnn's layers with weights, which nothing relaxes, by their class."""
+    """Return the names of escnn's layers with weights, which are not relaxed, by class."""
     kinds = (*NO_SOFT_FORM, *RELAXED_FORMS)  # some of the first are subclasses of others
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name, module in network.named_modules():
         kind = next((kind for kind in kinds if isinstance(module, kind)), None)
         # Layers of this package are instances of escnn's classes, too.
         if kind is not None and not isinstance(module, RelaxedLayer):
-            found.setdefault(kind.__name__, []).append(name or "network")
+            names.setdefault(kind.__name__, []).append(name or "network")
     order = [kind.__name__ for kind in (*RELAXED_FORMS, *NO_SOFT_FORM)]
-    return {kind: tuple(found[kind]) for kind in order if kind in found}
+    return {kind: tuple(names[kind]) for kind in order if kind in names}
 
 
 def own_modules(network: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Return the names of the user's own modules with weights, of which nothing is known, by their class."""
+    """Return the names of other modules with weights, whose equivariance is unknown, by class."""
     inside = {id(part) for layer in network.modules() if isinstance(layer, RelaxedLayer) for part in layer.modules()}
-    found: dict[str, tuple[str, ...]] = {}
+    names: dict[str, tuple[str, ...]] = {}
     for name, module in network.named_modules():
         is_own = type(module).__module__.partition(".")[0] not in ("torch", "escnn", __name__.partition(".")[0])
         if is_own and id(module) not in inside and not isinstance(module, (*NO_SOFT_FORM, *RELAXED_FORMS)):
             lists = [child for child in module.children() if isinstance(child, (nn.ParameterList, nn.ParameterDict))]
             if any(any(True for _ in part.parameters(recurse=False)) for part in (module, *lists)):
                 kind = type(module).__name__
-                found[kind] = (*found.get(kind, ()), name or "network")
-    return found
+                names[kind] = (*names.get(kind, ()), name or "network")
+    return names
 
 
 def copied_parameters(convolutions: Iterable[Any], freeze: bool = False) -> dict[int, nn.Parameter]:
@@ -85,7 +85,7 @@ def copied_parameters(convolutions: Iterable[Any], freeze: bool = False) -> dict
 
 @contextlib.contextmanager
 def in_eval_mode(network: nn.Module) -> Iterator[None]:
-    """Put a network into eval mode; every module gets its own mode back afterwards."""
+    """Put a network into eval mode in a ``with`` block; restore the mode of every module after it."""
     modes = {module: module.training for module in network.modules()}
 
     def restore(module: nn.Module) -> None:
@@ -106,7 +106,7 @@ def copy_network(
     replacements: Mapping[int, Any] | None = None,
     attributes: Iterable[tuple[nn.Module, dict[str, Any]]] = (),
 ) -> nn.Module:
-    """Return a deep copy of a network, with other objects in place of some, by the identity of these.
+    """Return a deep copy of a network, with some objects replaced, keyed by their identity.
 
     ``attributes`` are those that modules in place of others get, as copies.
     """
@@ -129,10 +129,10 @@ def _warn_of_functions_that_hold_modules(network: nn.Module) -> None:
     known = {id(module) for module in network.modules()}
     for name, module in network.named_modules():
         for attribute, value in vars(module).items():
-            parts = (
+            items = (
                 value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
             )
-            if any(id(held) in known for part in parts for held in _held_by(part)):
+            if any(id(held) in known for item in items for held in _held_by(item)):
                 warn_once(
                     f"{name + '.' if name else ''}{attribute} holds modules of the network as a closure or a weak "
                     f"reference, which copies of a network share: the copy goes on calling the modules of the original "
@@ -149,7 +149,7 @@ def _held_by(value: Any) -> list[Any]:
 
 
 def first_module(network: nn.Module) -> nn.Module:
-    """Return the module that takes the input of a network, as far as sequences say which it is."""
+    """Return the module that takes the input of a network, found through sequences."""
     while isinstance(network, nn.Sequential) and len(network):
         network = network[0]
     return network
@@ -164,7 +164,7 @@ def tensor_of(value: Any, name: str = "value") -> Tensor:
 
 
 def first_input(inputs: Any, name: str = "inputs") -> Tensor:
-    """Return the batch that the arguments of a network start with; they are a tuple, or this batch alone."""
+    """Return the first argument of a network, given a tuple of arguments or this one alone."""
     if isinstance(inputs, tuple) and not inputs:
         raise ValueError(f"{name} must have a batch, got an empty tuple")
     batch = tensor_of(inputs[0] if isinstance(inputs, tuple) else inputs, name)
@@ -174,7 +174,7 @@ def first_input(inputs: Any, name: str = "inputs") -> Tensor:
 
 
 def input_chunks(inputs: Any, size: int) -> Iterator[tuple[Any, ...]]:
-    """Yield copies of the arguments of a network for so many inputs at a time; what is no batch of them is in each."""
+    """Yield chunks of the arguments of a network; arguments that are no batch are repeated in each."""
     count = len(first_input(inputs))
 
     def part(value: Any, start: int) -> Any:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 
 def keep_irreps() -> None:
-    """Let escnn take a continuous group as it is where no frequency is asked for, since there is one of a kind."""
+    """Keep the irreps of a continuous group, of which escnn has one instance, where no frequency is requested."""
     for kind in (SO2, O2, SO3, O3):
         generate = kind._generator
         if not hasattr(generate, "keeps_irreps"):
@@ -46,7 +46,7 @@ def _keeping_irreps(generate: Callable[..., Group]) -> Callable[..., Group]:
 
 
 def register_reducers() -> None:
-    """Make everything that a field type on the plane or on space consists of picklable; a copy of a group is itself."""
+    """Make field types and their components picklable; copying a group returns the group itself."""
     for kind in (Group, GSpace0D, GSpace2D, GSpace3D):
         kind.__deepcopy__ = lambda self, memo: self
     for group in groups_dict.values():

@@ -89,7 +89,7 @@ def sampled_basis(
 def refuse_emptied_basis(
     in_type: FieldType, out_type: FieldType, kernel_size: int, dilation: int, **basis_arguments: Any
 ) -> None:
-    """Raise a ``ValueError`` where these arguments, those of ``sampled_basis``, are the reason for an empty basis."""
+    """Raise a ``ValueError`` if the arguments of ``sampled_basis`` make the basis empty."""
     given = {name: basis_arguments[name] for name in _SHAPING if name in basis_arguments}
     if given and sampled_basis(in_type, out_type, kernel_size, dilation) is not None:
         values = ", ".join(f"{name}={value!r}" for name, value in given.items())
@@ -103,7 +103,7 @@ _SHAPING = ("sigma", "frequencies_cutoff", "rings", "basis_filter")
 
 
 def check_basis_arguments(kernel_size: int, dilation: int, given: Mapping[str, Any], axes: int = 2) -> dict[str, Any]:
-    """Return the arguments that are given in the types that escnn takes: lists of floats, and floats."""
+    """Return the given arguments as the types that escnn takes: lists of floats, and floats."""
     checked = {name: value for name, value in given.items() if value is not None}
     if "recompute" in given:
         check_flag("recompute", given["recompute"])

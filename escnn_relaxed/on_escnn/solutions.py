@@ -32,21 +32,21 @@ def canonical_embeddings(embeddings: Array, endomorphisms: Array) -> Array:
     """Return embeddings (m, n, d) of an irrep that follow from their span alone, orthonormal."""
     count, rows, size = embeddings.shape
     spanned = np.einsum("mnd,edc->menc", embeddings, endomorphisms).reshape(-1, rows * size)
-    rest = np.linalg.qr(spanned.T)[0]
+    complement = np.linalg.qr(spanned.T)[0]
     canonical = []
     for _ in range(count):
-        shares = np.square(rest).sum(axis=1)
+        shares = np.square(complement).sum(axis=1)
         pivot = int(np.argmax(shares >= _DECIDES * shares.max()))
-        vector = rest @ rest[pivot] / np.sqrt(shares[pivot])
+        vector = complement @ complement[pivot] / np.sqrt(shares[pivot])
         embedding = vector.reshape(rows, size) * np.sqrt(size)
         canonical.append(embedding)
-        taken = rest.T @ np.einsum("nd,edc->enc", embedding, endomorphisms).reshape(len(endomorphisms), -1).T
-        rest = rest @ np.linalg.qr(taken, mode="complete")[0][:, len(endomorphisms) :]
+        taken = complement.T @ np.einsum("nd,edc->enc", embedding, endomorphisms).reshape(len(endomorphisms), -1).T
+        complement = complement @ np.linalg.qr(taken, mode="complete")[0][:, len(endomorphisms) :]
     return np.array(canonical).reshape(embeddings.shape)
 
 
 def use_canonical_solutions() -> None:
-    """Let escnn use canonical solutions from now on, and forget those that it keeps to build others of."""
+    """Make escnn use canonical solutions, and clear its cached ones."""
     tensor, restrict = _clebsh_gordan._clebsh_gordan_tensor, irrep._restrict_irrep
     if hasattr(tensor, "is_canonical"):
         return
@@ -85,8 +85,8 @@ def _canonical(solve: Callable[..., Any], canonicalise: Callable[..., Any]) -> C
 
     @functools.wraps(solve)
     def canonical(*arguments: Any, **keys: Any) -> Any:
-        found = solved(*arguments, **keys)
-        return found.copy() if isinstance(found, (np.ndarray, list)) else (found[0].copy(), list(found[1]))
+        solution = solved(*arguments, **keys)
+        return solution.copy() if isinstance(solution, (np.ndarray, list)) else (solution[0].copy(), list(solution[1]))
 
     canonical.is_canonical = True  # type: ignore[attr-defined]
     return canonical
@@ -94,7 +94,7 @@ def _canonical(solve: Callable[..., Any], canonicalise: Callable[..., Any]) -> C
 
 @contextlib.contextmanager
 def _own_random_numbers() -> Iterator[None]:
-    """Within it escnn's solvers draw the same numbers every time, and the user's NumPy generator stays as it is."""
+    """Seed escnn's solvers in a ``with`` block, and restore NumPy's generator after it."""
     state = np.random.get_state()
     np.random.seed(0)
     try:
@@ -106,22 +106,22 @@ def _own_random_numbers() -> Iterator[None]:
         np.random.set_state(state)
 
 
-def _canonical_tensor(found: Array, first: Any, second: Any, third: Any, group_class: str, **keys: Any) -> Array:
+def _canonical_tensor(coefficients: Array, first: Any, second: Any, third: Any, group_class: str, **keys: Any) -> Array:
     """Return Clebsch–Gordan coefficients (J, l, s, j) as canonical embeddings of j."""
-    return _as_embeddings(found, groups_dict[group_class]._generator(**keys).irrep(*third).endomorphism_basis())
+    return _as_embeddings(coefficients, groups_dict[group_class]._generator(**keys).irrep(*third).endomorphism_basis())
 
 
-def _as_embeddings(found: Array, endomorphisms: Array) -> Array:
-    rows, columns, count, size = found.shape
-    embeddings = found.reshape(rows * columns, count, size).swapaxes(0, 1)
-    return canonical_embeddings(embeddings, endomorphisms).swapaxes(0, 1).reshape(found.shape)
+def _as_embeddings(coefficients: Array, endomorphisms: Array) -> Array:
+    rows, columns, count, size = coefficients.shape
+    embeddings = coefficients.reshape(rows * columns, count, size).swapaxes(0, 1)
+    return canonical_embeddings(embeddings, endomorphisms).swapaxes(0, 1).reshape(coefficients.shape)
 
 
 def _canonical_restriction(
-    found: tuple[Array, list[Any]], identifier: Any, subgroup: Any, group_class: str, **keys: Any
+    restriction: tuple[Array, list[Any]], identifier: Any, subgroup: Any, group_class: str, **keys: Any
 ) -> tuple[Array, list[Any]]:
-    """Return the change of basis that takes the restriction of an irrep apart, and the irreps of the subgroup."""
-    basis, irreps = found
+    """Return the change of basis that decomposes the restriction of an irrep, and the irreps of the subgroup."""
+    basis, irreps = restriction
     group = groups_dict[group_class]._generator(**keys)
     part = group.subgroup(group._decode_subgroup_id_pickleable(subgroup))[0]
     multiplicities = [(name, irreps.count(name)) for name in dict.fromkeys(irreps)]
@@ -142,7 +142,7 @@ def _canonical_basis(basis: Array, multiplicities: list[tuple[Any, int]], group:
 
 
 def _forget_solutions() -> None:
-    """Drop what escnn built of earlier solutions, and would build on."""
+    """Clear what escnn has built from earlier solutions."""
     for kind in (wignereckart_solver.WignerEckartBasis, wignereckart_solver.RestrictedWignerEckartBasis):
         kind._cached_instances.clear()
     for kind in vars(escnn_group).values():

@@ -1,4 +1,4 @@
-"""Refuse on import the versions of other packages with which nothing works, and say what to type."""
+"""Checks on import for unsupported versions of other packages."""
 
 from __future__ import annotations
 

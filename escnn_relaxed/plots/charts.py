@@ -24,7 +24,7 @@ DIVERGING = "PuOr"
 
 
 def by_label(name: str, value: Any, kind: type = object, source: str = "") -> dict[str, Any]:
-    """Return what is drawn by its label, at least one, of a kind; what is given alone has an empty label."""
+    """Return the checked items to draw by label, at least one; a single item has an empty label."""
     named = dict(value) if isinstance(value, Mapping) else {"": value}
     if not named:
         raise ValueError(f"{name} must have one to draw, got none")
@@ -35,7 +35,7 @@ def by_label(name: str, value: Any, kind: type = object, source: str = "") -> di
 
 
 def new_axes(axes: Axes | None, height: float, width: float = WIDTH, **arguments: Any) -> Axes:
-    """Return the axes that were given, or new ones in a figure of their own; sizes in inches."""
+    """Return the given axes, or those of a new figure; sizes in inches."""
     if axes is None:
         _, axes = pyplot.subplots(figsize=(width, height), layout="constrained", **arguments)
     if not isinstance(axes, Axes):
@@ -47,7 +47,7 @@ def new_axes(axes: Axes | None, height: float, width: float = WIDTH, **arguments
 
 
 def labelled(axes: Axes, x: str, y: str) -> Axes:
-    """Return the axes with their labels, and a legend where there is something to tell apart."""
+    """Label the axes, add a legend if there are several items, and return the axes."""
     axes.set_xlabel(x, fontsize=FONT)
     axes.set_ylabel(y, fontsize=FONT)
     if len(axes.get_legend_handles_labels()[1]) > 1:
@@ -63,7 +63,7 @@ _RESAMPLING = "resampling alone"
 def plot_equivariance_error(
     reports: EquivarianceReport | Mapping[str, EquivarianceReport], axes: Axes | None = None
 ) -> Axes:
-    """The error under each rotation as a distance from the centre, in the direction of its angle.
+    """Plot the error under each rotation as a distance from the centre, in the direction of its angle.
 
     Filled circles are exact rotations, open ones those that interpolate; a sweep in steps of 30° or less is a line.
     Dashed lines or crosses are what interpolation alone costs. A strict network is at 0 in the exact rotations. Between
@@ -108,7 +108,7 @@ def plot_equivariance_error(
 
 
 def _draw_sweep(axes: Axes, rows: Sequence[ErrorRow], colour: str, prefix: str) -> None:
-    """Draw a line through all rotations, closed where they go all around; circles where nothing is interpolated."""
+    """Draw a line through all rotations, closed for a full turn, with circles at exact ones."""
     closed = [*rows, rows[0]] if rows[0].angle + 360 - rows[-1].angle <= _SWEEP else rows
     _draw(axes, closed, "error", "-", color=colour, linewidth=1.2, label=f"{prefix}rotations")
     _draw(axes, closed, "resampling", "--", color=colour, linewidth=0.9, label=f"{prefix}{_RESAMPLING}")
@@ -116,7 +116,7 @@ def _draw_sweep(axes: Axes, rows: Sequence[ErrorRow], colour: str, prefix: str) 
 
 
 def _draw_points(axes: Axes, rows: Sequence[ErrorRow], colour: str, marker: str, label: str) -> None:
-    """Draw a marker for each row, filled where nothing is interpolated."""
+    """Draw a marker for each row, filled for exact transformations."""
     exact, others = ([row for row in rows if (row.kind == "exact") == is_exact] for is_exact in (True, False))
     name = f"{label}, interpolated"
     _draw(axes, exact, "error", marker, color=colour, markersize=4.5, label=f"{label}, exact")

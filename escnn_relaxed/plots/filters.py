@@ -29,7 +29,7 @@ def plot_filters_over_rotations(
     in_field: int = 0,
     axes: Axes | None = None,
 ) -> Axes:
-    """The filters of one field over the group, a row a layer; the group elements below (paper, figure 3).
+    """Plot the filters of one field over the group, a row per layer, with the group elements below (paper, figure 3).
 
     The filter of element g is K from the input to channel g of a regular field; where the input is regular too, from
     its channel g. In a strict layer it is one filter that turns with g, in a soft one it changes as it turns. Each row
@@ -83,7 +83,7 @@ def plot_filter_over_positions(
     positions: int = 5,
     axes: Axes | None = None,
 ) -> Axes:
-    """One filter at positions over an image, in their arrangement: where it is not the same, the layer is soft.
+    """Plot one filter at positions over an image; where it varies, the layer is soft.
 
     The filter at x is what the layer multiplies the image with around x, K(d; x) over the taps d.
 
@@ -113,8 +113,8 @@ def plot_filter_over_positions(
     # The filter is read off from the gradient of an output pixel, so that it is what the layer does.
     outputs = list(itertools.product(rows, columns))
     images = next(layer.parameters()).new_zeros(len(outputs), layer.in_type.size, *sides).requires_grad_()
-    found = layer(layer.in_type(images)).tensor[:, out_channel]
-    pixels = torch.stack([found[number, row, column] for number, (row, column) in enumerate(outputs)])
+    response = layer(layer.in_type(images)).tensor[:, out_channel]
+    pixels = torch.stack([response[number, row, column] for number, (row, column) in enumerate(outputs)])
     gradients = torch.autograd.grad(pixels.sum(), images)[0][:, in_channel].double().cpu().numpy()
     filters = [each[rows[row], columns[column]] for each, (row, column) in zip(gradients, outputs, strict=True)]
     axes, largest = new_axes(axes, WIDTH * 0.95), float(np.abs(filters).max())
@@ -129,7 +129,7 @@ def plot_filter_over_positions(
 
 
 def _over_group(layer: EquivariantModule, out_field: int, in_field: int) -> NDArray[np.float64]:
-    """Return the filter of each element: from the input to its channel of a regular field, (N, k, k)."""
+    """Return the filter of each element, from the input to its channel of a regular field, (N, k, k)."""
     if not getattr(layer, "is_stationary", True):
         raise ValueError("layers: one is soft in translation and has a filter per position: plot_filter_over_positions")
     outputs = _channels("out_field", layer.out_type, out_field, "a regular field of a finite group")
@@ -167,7 +167,7 @@ def _check_below(name: str, number: Any, count: int, things: str) -> None:
 
 
 def _taps(layer: Any, side: int, count: int, axis: int) -> dict[int, slice]:
-    """Return output pixels, evenly spaced along an axis, and their taps, which are in an image of a side in pixels."""
+    """Return evenly spaced output pixels along an axis, and their taps in an image of a given side."""
     geometry = getattr(layer, "geometry", layer)
     padding = geometry.padding[axis] if isinstance(geometry.padding, (tuple, list)) else geometry.padding
     stride = geometry.stride[axis] if isinstance(geometry.stride, (tuple, list)) else geometry.stride

@@ -1,4 +1,4 @@
-"""Softness over the epochs of a training, and accuracies as a gate makes a network less soft."""
+"""Plots of softness over epochs, and of accuracy as a gate reduces softness."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STYLES = ("-", "--", ":", "-.")
 
 
 def plot_softness(history: Sequence[dict[str, float]], axes: Axes | None = None) -> Axes:
-    """The softness s of each layer after each epoch, on a logarithmic axis.
+    """Plot the softness s of each layer after each epoch, on a logarithmic axis.
 
     A layer whose s is 0 has no line there, since 0 is not on this axis.
 
@@ -57,17 +57,19 @@ def plot_softness(history: Sequence[dict[str, float]], axes: Axes | None = None)
 
 
 def _softness(scalars: Any) -> dict[str, float]:
-    """Return the softness of each layer by its name, of one epoch."""
+    """Return the softness of each layer by name in one epoch."""
     known = check_mapping("history: an epoch", scalars, "what relaxation_scalars gave")
-    found = {tag[len(_PREFIX) :]: of for tag, of in known.items() if isinstance(tag, str) and tag.startswith(_PREFIX)}
-    for name, value in found.items():
+    softness = {
+        tag[len(_PREFIX) :]: of for tag, of in known.items() if isinstance(tag, str) and tag.startswith(_PREFIX)
+    }
+    for name, value in softness.items():
         if not is_number(value) or not 0 <= value <= 1:
             raise ValueError(f"history: the softness of {name!r} must be a number from 0 to 1, got {value!r}")
-    return found
+    return softness
 
 
 def plot_softness_sweep(sweeps: SoftnessSweep | Mapping[str, SoftnessSweep], axes: Axes | None = None) -> Axes:
-    """The accuracy on images as they are against that on transformed ones, a point for each gate g.
+    """Plot the accuracy on untransformed against that on transformed images, a point for each gate g.
 
     Args:
         sweeps: of :func:`~escnn_relaxed.measure.softness_sweep`; several by label.

@@ -1,4 +1,4 @@
-"""Pictures of single elements of a group: which of them a network keeps, and how accurate it is after each."""
+"""Plots by group element: how far each moves the kernels, and the accuracy after each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROW, _LEAST_BAR = 0.15, 0.07
 
 
 def plot_symmetry_profile(profiles: SymmetryProfile | Mapping[str, SymmetryProfile], axes: Axes | None = None) -> Axes:
-    """A bar for each element of a group, whose length says how far the element moves the kernels; circles are kept.
+    """Plot how far each group element moves the kernels, a bar for each; circles mark kept elements.
 
     The identity is left out. The bar is that of the layer that the element moves most. Bars of several profiles stand
     below each other. Where the profile is that of the evidence, a thin line at the end of a bar is its error.
@@ -74,7 +74,7 @@ def _draw_bars(axes: Axes, rows: Mapping[float, ProfileRow], height: float, colo
 
 
 def plot_robustness(reports: RobustnessReport | Mapping[str, RobustnessReport], axes: Axes | None = None) -> Axes:
-    """The accuracy after each rotation, against its angle; at 0° and 360° that of the images as they are.
+    """Plot the accuracy after each rotation against its angle; at 0° and 360° on untransformed images.
 
     Filled circles are exact rotations, open ones those that interpolate; a dashed line is what interpolation alone
     leaves. A reflection is y → −y and then a turn; its triangle stands at the angle of that turn. Rotations of space
