@@ -24,15 +24,13 @@ class OwnKernel(Kernel):
     def __init__(self, config) -> None:
         super().__init__(config)
         self.strict = StrictKernel(config)
+        self.basis = self.strict.basis
         self.is_soft = self.subgroup in config.relax
         self.gains = nn.Parameter(torch.zeros(config.out_type.size))
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
         return (self.subgroup,) if self.is_soft else ()
-
-    def start_weights(self) -> Tensor:
-        return self.strict.start_weights()
 
     def forward(self, weights: Tensor | None, averaged=()) -> Tensor:
         strict = self.strict(weights)

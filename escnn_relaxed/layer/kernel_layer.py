@@ -19,6 +19,7 @@ from ..integral.factors import as_weight, integrate
 from ..integral.geometry import Geometry, image_size
 from ..kernel.kernel import Kernel
 from ..kernel.steerable_basis import BasisElements
+from ..kernel.tied import filters_of_means
 from ..torch_modes import full_precision
 from . import state_dict as states
 from .arguments import check_dtype, check_follows, check_input, check_shape, check_softness, shown_arguments
@@ -64,7 +65,7 @@ class KernelLayer(ParameterExpansion):
         at_start = None if given is None else check_softness(given)
         taps = geometry.kernel_size, geometry.dilation
         self.kernel = build_kernel(softness, *self.kernel_types, *taps, basis_arguments)
-        weights = self.kernel.start_weights()
+        weights = None if self.kernel.basis is None else self.kernel.basis.start_weights()
         self.register_parameter("weights", None if weights is None else nn.Parameter(weights))
         self.kernel.start(self.weights, self.kernel.default_softness if at_start is None else at_start)
         if not check_flag("initialize", initialize) and weights is not None:
@@ -104,7 +105,8 @@ class KernelLayer(ParameterExpansion):
         if self.training or kernel.is_random:
             filters = self._filters(size, self._hardened)
         else:
-            filters = self._memo(self, self._filters, size, self._hardened, kernel.settings())
+            settings = kernel.frequency.settings, kernel.settings
+            filters = self._memo(self, self._filters, size, self._hardened, settings)
         if filters is None:
             output = self._at_pixels(input.tensor, self._hardened, self.expanded_bias)
         else:
@@ -137,7 +139,8 @@ class KernelLayer(ParameterExpansion):
         if self.training or kernel.is_random:
             filters = self._filters_of_terms(size, tuple(terms))
         else:
-            filters = self._memo(self, self._filters_of_terms, size, tuple(terms), kernel.settings())
+            settings = kernel.frequency.settings, kernel.settings
+            filters = self._memo(self, self._filters_of_terms, size, tuple(terms), settings)
         bias = self.expanded_bias
         if filters is not None:
             return gated_integral(features, filters, bias, terms, self.geometry)
@@ -149,9 +152,7 @@ class KernelLayer(ParameterExpansion):
     ) -> list[tuple[Tensor, Tensor | None]] | None:
         """Return the banks of P K and their factors at pixels for each P; None where some are made at each pixel."""
         with full_precision(self.like):
-            found = [self.kernel.filters(self.weights, size, averaged) for averaged in averages]
-        filters = [of for of in found if of is not None]
-        return filters if len(filters) == len(found) else None
+            return filters_of_means(self.kernel, self.weights, size, averages)
 
     @property
     def expanded_bias(self) -> Tensor | None:
