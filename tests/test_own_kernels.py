@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import small
 import torch
-from errors import FEW_TERMS, ROUNDING, relative_error
+from errors import FEW_TERMS, ROUNDING, SINGLE_REORDERED, relative_error
 from escnn.nn import R2Conv
 from torch import Tensor, nn
 
@@ -238,5 +238,6 @@ def test_a_kernel_with_a_basis_takes_the_states_of_r2conv(name: str) -> None:
     trained = R2Conv(layer.in_type, layer.out_type, 3, padding=1).double().eval()
     layer.load_state_dict(trained.state_dict())
     features = layer.in_type(small.random_input(layer.in_type, SIDE, SIDE))
-    assert relative_error(layer(features).tensor, trained(features).tensor) <= ROUNDING
+    # The basis of R2Conv is known in single precision.
+    assert relative_error(layer(features).tensor, trained(features).tensor) <= SINGLE_REORDERED
     assert not layer.kernel.gains.any()
