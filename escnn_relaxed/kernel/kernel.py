@@ -152,8 +152,8 @@ class Kernel(nn.Module, ABC):
 
     def varies(self, averaged: Sequence[str] = ()) -> bool:
         """Whether K may depend on the position after an average."""
-        is_there = "translation" in self.frequency.names and "translation" not in averaged
-        return is_there and self.frequency.may_vary("translation")
+        is_named = "translation" in self.relaxed_subgroups and "translation" not in averaged
+        return is_named and self.frequency.may_vary("translation")
 
     def energies(
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None

@@ -87,9 +87,10 @@ class KernelLayer(ParameterExpansion):
             torch.Size([2, 1, 3, 3])
         """
         check_input(input, self.in_type, self.geometry)
-        kernel = self.kernel
-        size = None
-        if input.tensor.is_meta != kernel.frequency.like.is_meta:
+        # Attributes that are modules take long to find.
+        kernel, size = self.kernel, None
+        frequency = kernel.frequency
+        if input.tensor.is_meta != frequency.like.is_meta:
             # torch's recipe for ensembles calls a skeleton on the meta device with weights of others.
             follow(self, self.like)
         if kernel.is_random:
@@ -105,7 +106,7 @@ class KernelLayer(ParameterExpansion):
         if self.training or kernel.is_random:
             filters = self._filters(size, self._hardened)
         else:
-            settings = kernel.frequency.settings, kernel.settings
+            settings = frequency.settings, kernel.settings
             filters = self._memo(self, self._filters, size, self._hardened, settings)
         if filters is None:
             output = self._at_pixels(input.tensor, self._hardened, self.expanded_bias)
