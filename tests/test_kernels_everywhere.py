@@ -27,14 +27,12 @@ class Gains(Kernel):
     def __init__(self, config) -> None:
         super().__init__(config)
         self.strict = StrictKernel(config)
+        self.basis = self.strict.basis
         self.gains = nn.Parameter(torch.zeros(config.out_type.size))
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
         return tuple(self.config.relax)
-
-    def start_weights(self) -> Tensor:
-        return self.strict.start_weights()
 
     def forward(self, weights: Tensor | None, averaged=()) -> Tensor:
         strict = self.strict(weights)

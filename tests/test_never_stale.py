@@ -23,6 +23,7 @@ from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.continuous.kernel import SteeredKernel
 from escnn_relaxed.group.evaluation_memo import EvaluationMemo
 from escnn_relaxed.group.exact_constants import ExactConstants
+from escnn_relaxed.kernel.tied import strict_kernel
 
 CONTEXTS = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 # Operations that make a filter bank or expand a bias: none of them is left where both are kept.
@@ -239,7 +240,7 @@ CHANGES: dict[str, Callable[[RelaxedR2Conv], object]] = {
     "dtype": lambda layer: layer.float(),
     "hardened in rotation": lambda layer: layer.harden("rotation"),
     "softness set": lambda layer: layer.set_softness(0.01),
-    "hardened and dropped": lambda layer: setattr(layer, "kernel", layer.kernel.strict_kernel()),
+    "hardened and dropped": lambda layer: setattr(layer, "kernel", strict_kernel(layer.kernel)),
     "replaced parameter": lambda layer: setattr(layer, "weights", nn.Parameter(2 * layer.weights.detach())),
     "parametrization": lambda layer: parametrize.register_parametrization(layer, "weights", nn.Tanh()),
 }

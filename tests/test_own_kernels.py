@@ -1,17 +1,23 @@
 """Kernels that users write: stationary, with factors at pixels, with a bank at each pixel, random."""
 
 import functools
+import inspect
 import re
+from pathlib import Path
 
 import pytest
 import small
 import torch
-from errors import FEW_TERMS, ROUNDING, relative_error
+from errors import FEW_TERMS, ROUNDING, SINGLE_REORDERED, relative_error
+from escnn.nn import R2Conv
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.kernel import Kernel, StrictKernel, WeightGroup
 
+DOCS = Path(__file__).parents[1] / "docs"
+# The methods that one who writes a kernel may need.
+METHODS = {"forward", "weight_groups", "varies", "filters", "at_pixels", "draw"}
 RELAX = {"gains": "rotation", "factors": "translation", "at pixels": "translation"}
 SIDE = 5
 
@@ -24,15 +30,13 @@ class OwnKernel(Kernel):
     def __init__(self, config) -> None:
         super().__init__(config)
         self.strict = StrictKernel(config)
+        self.basis = self.strict.basis
         self.is_soft = self.subgroup in config.relax
         self.gains = nn.Parameter(torch.zeros(config.out_type.size))
 
     @property
     def relaxed_subgroups(self) -> tuple[str, ...]:
         return (self.subgroup,) if self.is_soft else ()
-
-    def start_weights(self) -> Tensor:
-        return self.strict.start_weights()
 
     def forward(self, weights: Tensor | None, averaged=()) -> Tensor:
         strict = self.strict(weights)
@@ -217,3 +221,23 @@ def test_each_forward_draws_where_a_kernel_is_random(always: bool) -> None:
             drawn.append(layer.kernel.drawn)
         assert (drawn[0] != drawn[1]) == (mode or always)
         assert relative_error(outputs[0] / drawn[0], outputs[1] / drawn[1]) <= ROUNDING
+
+
+def test_the_pages_have_the_few_methods_that_a_kernel_of_a_user_may_need() -> None:
+    page, guide = ((DOCS / name).read_text() for name in ("api/kernel.md", "how-to/add-a-kernel.md"))
+    of_kernel = page.split("autoclass:: escnn_relaxed.kernel.Kernel\n")[1].split("autoclass")[0]
+    assert {*re.findall(r"automethod:: (\w+)", of_kernel)} == METHODS
+    assert {*re.findall(r"^- `(\w+)` ", guide, re.MULTILINE)} >= METHODS
+    written = [value for value in vars(Kernel).values() if inspect.isfunction(value) or isinstance(value, property)]
+    assert len(written) <= 14
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_with_a_basis_takes_the_states_of_r2conv(name: str) -> None:
+    layer = own_layer(name).eval()
+    trained = R2Conv(layer.in_type, layer.out_type, 3, padding=1).double().eval()
+    layer.load_state_dict(trained.state_dict())
+    features = layer.in_type(small.random_input(layer.in_type, SIDE, SIDE))
+    # The basis of R2Conv is known in single precision.
+    assert relative_error(layer(features).tensor, trained(features).tensor) <= SINGLE_REORDERED
+    assert not layer.kernel.gains.any()

@@ -160,7 +160,7 @@ def test_no_input_has_a_filter_bank_of_its_own(relax: dict[str, object]) -> None
     arguments = (fields(torch.randn(3, 32, 4, 4)),)
     with Largest() as largest:
         gradients(layer, soft_parameters(layer), arguments, torch.ones_like)
-    assert largest.values <= layer.kernel.values_at_a_pixel() == 32 * 32 * 25
+    assert largest.values <= layer.kernel.values_at_a_pixel == 32 * 32 * 25
 
 
 class OfFrames(nn.Module):

@@ -41,10 +41,10 @@ class SteeredKernel(Kernel):
     """
 
     default_softness = 0.01
-    public_name = "ContinuousKernel"
 
     def __init__(self, config: KernelConfig, options: ContinuousKernel) -> None:
         super().__init__(config)
+        self.public_name = "ContinuousKernel"
         config.check_action(self.public_name)
         if config.in_type.gspace.dimensionality == 0 and is_of_space(config.domain.gspace.fibergroup):
             raise ValueError(
@@ -79,6 +79,10 @@ class SteeredKernel(Kernel):
         self.net = self._new_net()
         self.steered_average = SteeredAverage(inputs, outputs, sample)
         self.frequency = DomainFrequency(config.relax, config.learn_relaxation, config.domain.dimension)
+        self.relaxed_subgroups = self.frequency.names
+        # The features, and the bank.
+        elements, count = self.filter_points.taps.shape[:2]
+        self.values_at_a_pixel += elements * count * len(config.taps) * (options.hidden_size + 1)
         if domain.rotations_in_a_turn > 2:  # any function of two rotations is resolved
             formula = "N/2" if domain.is_log else "N/4π, above which features hold harmonics over N/2,"
             reason = f"{formula} for N = {domain.rotations_in_a_turn:g} rotations in a turn"
@@ -124,12 +128,6 @@ class SteeredKernel(Kernel):
         """Return K at some pixels of an image, (pixels, C_out, C_in, T)."""
         positions = self.domain_points.pixels(size)[:, start:end]
         return self._banks(self.features(self.net, self.frequency, averaged, positions))
-
-    def values_at_a_pixel(self) -> int:
-        """Return the number of values, of features and bank, that one pixel needs in memory."""
-        window, taps = self.filter_points.window, self.filter_points.taps
-        features = taps.shape[0] * taps.shape[1] * len(window) * (self.options.hidden_size + 1)
-        return features + self.config.out_type.size * self.config.in_type.size * len(window)
 
     def features(
         self, net: KernelNet, frequency: DomainFrequency, averaged: Sequence[str] = (), positions: Tensor | None = None
@@ -195,9 +193,10 @@ class SteeredKernel(Kernel):
 
         return gain(bank.unflatten(-1, sides), fields, self.config.out_type.representations, gspace, draw_bank)
 
-    def settings(self) -> Hashable:
-        """Return what K depends on beside the tensors of its state: a fixed ω′, and the rotation of the samples."""
-        return self.frequency.settings, self.angle
+    @property
+    def settings(self) -> Hashable:  # type: ignore[override]
+        """The rotation of the samples."""
+        return self.angle
 
     def draw(self) -> None:
         """Draw the rotation of the samples, unless :func:`draw_samples` draws it."""

@@ -32,7 +32,7 @@ class BanksAtPixels:
         self._parameters = [*([] if weights is None else [weights]), *kernel.parameters()]
         self._versions = [] if has_no_values() else [value._version for value in self._parameters]
         # Numbers that one pixel takes while its bank is made.
-        self.values = kernel.values_at_a_pixel()
+        self.values = kernel.values_at_a_pixel
 
     def __call__(self, start: int, end: int) -> Tensor:
         """Return the banks of some pixels, (pixels, C_out, C_in, T), in full precision."""

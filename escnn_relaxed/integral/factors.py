@@ -46,10 +46,10 @@ def integrate(
     Args:
         features: (batch, C_in, …).
         weight: B of R banks, as :func:`as_weight` returns it.
-        factors: F, (R, C_out, pixels along each axis); None for 1.
+        factors: F of the last banks, (R, C_out, pixels along each axis); None for 1.
         bias: (C_out,) or None.
         geometry: of the convolution.
-        gates: g of each bank, which broadcast to (batch, 1, pixels along each axis); none for 1.
+        gates: g of the last banks, which broadcast to (batch, 1, pixels along each axis); none for 1.
     """
     padding, stride, dilation, groups = geometry.padding, geometry.stride, geometry.dilation, geometry.groups
     is_plain = factors is None and not gates
@@ -70,8 +70,10 @@ def _sum_of_banks(
     products: Tensor, factors: Tensor | None, bias: Tensor | None, geometry: Geometry, gates: Sequence[Tensor]
 ) -> Tensor:
     """Return the sum of the outputs of R banks, (batch, R · C_out, …), times their factors and gates."""
-    count = len(gates) if factors is None else len(factors)
     groups = geometry.groups
+    # All groups of an adjoint have the same factors.
+    of_groups = 1 if isinstance(geometry, TransposedGeometry) else groups
+    count = 1 + len(gates) if factors is None else products.shape[1] // (factors.shape[1] // of_groups * groups)
     # The bank follows the group, and the channels of a group follow it.
     products = products.unflatten(1, (groups, count, -1))
     # One product is no part of a stack: unbinding it would take an operation more in the backward pass.
@@ -79,13 +81,14 @@ def _sum_of_banks(
     # (batch, 1, pixels) → (batch, group, channel, pixels)
     scales = [gate.to(products.dtype).unsqueeze(1) for gate in gates]
     if factors is not None:
-        # All groups of an adjoint have the same factors.
-        of_groups = 1 if isinstance(geometry, TransposedGeometry) else groups
         of_channels = factors.to(products.dtype).unflatten(1, (of_groups, -1))
         scales = [f * g for f, g in zip(of_channels, scales, strict=True)] if gates else [*of_channels]
     axes = products.dim() - 4
     added = products.new_zeros(1) if bias is None else bias.to(products.dtype).view(groups, -1, *[1] * axes)
-    for product, scale in zip(of_banks, scales, strict=True):
+    alone = count - len(scales)
+    for product in of_banks[:alone]:
+        added = product if bias is None else added + product
+    for product, scale in zip(of_banks[alone:], scales, strict=True):
         added = torch.addcmul(added, product, scale)
     return added.flatten(1, 2)
 

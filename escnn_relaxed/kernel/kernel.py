@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from ..checks import SUBGROUPS
 from ..group.elements import grid_symmetries
 from ..group.linear_maps import GroupAverage, OrthogonalBasis
-from ..group.points import PositionFactors, tap_grid
-from .config import KernelConfig, ModulatedKernel, Names, Size, WeightGroup
+from ..group.points import tap_grid
+from .config import KernelConfig, Names, Size, WeightGroup
 from .domain_frequency import DomainFrequency
 from .steerable_basis import SteerableBasis
 
@@ -40,20 +40,25 @@ class Kernel(nn.Module, ABC):
     """A kernel K between two lists of fields, (C_out, C_in, T) at T taps. A new kernel is a subclass and nothing else.
 
     The weights of the strict part are the layer's, so that state dicts of ``R2Conv`` keep their keys. A kernel takes
-    them as an argument, None where it has a strict part of its own.
+    them as an argument, None where it has a strict part of its own. A subclass writes :meth:`forward` and sets the
+    attributes whose default does not fit; each may be a property.
 
     Args:
         config: fields, taps and sampled group.
 
     Attributes:
-        frequency: ω′ of each subgroup that it may be soft in.
+        basis: the steerable basis of the strict part, whose weights the layer holds. Default: None, without one.
+        relaxed_subgroups: the subgroups that K may be soft in. Default: none.
+        is_random: whether each forward in the present mode calls :meth:`draw` first, so that no filters are kept.
+        settings: what K depends on beside its tensors and ω′, as numbers: filters are kept for each. Default: nothing.
         default_softness: the softness s at the start.
         default_frequency: ω′ of subgroups that ``relax`` names without one, where it differs from the usual 0.25. A
             layer reads it from what it is given as ``kernel``: this class, or an object that builds a kernel.
-        basis: the steerable basis of the strict part, None without one.
         cannot_be_soft: subgroups that ``relax`` names and in which no weights could make K soft.
-        is_random: whether each forward in the present mode calls :meth:`draw` first, so that no filters are kept.
+        frequency: ω′ of each subgroup that has one.
         relaxed_by: the quantity that relaxes K in words; empty where it is ω′.
+        public_name: the name by which users know the kernel, for messages. Default: that of the class.
+        values_at_a_pixel: the numbers that one pixel takes while its bank is made. Default: those of the bank.
 
     Example:
         >>> from escnn import gspaces
@@ -62,15 +67,18 @@ class Kernel(nn.Module, ABC):
         >>> fields = gspace.type(gspace.regular_repr)
         >>> layer = RelaxedR2Conv(fields, fields, 3)
         >>> projected = layer.kernel(layer.weights, ("rotation",))
-        >>> torch.equal(projected, layer.kernel.strict_kernel()(layer.weights))
+        >>> torch.equal(projected, layer.kernel.basis(layer.weights))
         True
     """
 
+    basis: SteerableBasis | None
+    relaxed_subgroups: tuple[str, ...] = ()
+    is_random: bool = False
+    settings: Hashable = ()
     default_softness = 0.001
     default_frequency: Mapping[str, float] = MappingProxyType({})
     cannot_be_soft: tuple[str, ...] = ()
-    is_random = False
-    basis: SteerableBasis | None
+    relaxed_by: str = ""
 
     def __init__(self, config: KernelConfig) -> None:
         super().__init__()
@@ -79,6 +87,8 @@ class Kernel(nn.Module, ABC):
         self.frequency = DomainFrequency({})
         self.basis = None
         self.orthogonal_basis = OrthogonalBasis(config.in_type.representations, config.out_type.representations)
+        self.public_name = type(self).__name__
+        self.values_at_a_pixel = config.out_type.size * config.in_type.size * len(config.taps)
 
     @abstractmethod
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
@@ -125,51 +135,10 @@ class Kernel(nn.Module, ABC):
         What is drawn stays until the next call, so that activation checkpointing repeats it.
         """
 
-    def values_at_a_pixel(self) -> int:
-        """Return the numbers that one pixel takes while its bank is made."""
-        config = self.config
-        return config.out_type.size * config.in_type.size * len(config.taps)
-
-    def position_factors(self) -> PositionFactors | None:
-        """Return the factors at pixels of :meth:`filters` as a module on plain tensors; None where there is none."""
-        return None
-
-    def modulated(
-        self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
-    ) -> ModulatedKernel | None:
-        """Return K as factors that hold all soft parameters, which makes their gradients cheap; None for another K."""
-        return None
-
-    def settings(self) -> Hashable:
-        """Return what K depends on beside its tensors, as numbers that can be changed: filters are kept for each.
-
-        A kernel with such a number returns it and ``super().settings()``. Tensors are compared by themselves.
-        """
-        return self.frequency.settings
-
-    @property
-    def public_name(self) -> str:
-        """The name by which users know the kernel, for messages."""
-        return type(self).__name__
-
-    @property
-    def relaxed_subgroups(self) -> tuple[str, ...]:
-        """The subgroups that K may be soft in."""
-        return self.frequency.names
-
-    @property
-    def relaxed_by(self) -> str:
-        """The quantity that relaxes K in words; empty where it is ω′."""
-        return ""
-
-    def start_weights(self) -> Tensor | None:
-        """Return newly drawn weights for the layer; None where K has a strict part of its own."""
-        return None
-
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:
         """Draw the soft weights, and scale them until the softness is s."""
-        for parameter, numbers in self._soft_entries():
+        for parameter, numbers in _soft_entries(self):
             parameter.view(-1)[numbers] = torch.randn(len(numbers)).to(parameter)
         scale_to(self, weights, softness)
 
@@ -183,8 +152,8 @@ class Kernel(nn.Module, ABC):
 
     def varies(self, averaged: Sequence[str] = ()) -> bool:
         """Whether K may depend on the position after an average."""
-        is_there = "translation" in self.frequency.names and "translation" not in averaged
-        return is_there and self.frequency.may_vary("translation")
+        is_named = "translation" in self.relaxed_subgroups and "translation" not in averaged
+        return is_named and self.frequency.may_vary("translation")
 
     def energies(
         self, weights: Tensor | None, hardened: Names, averaged: Names, size: Size = None
@@ -214,27 +183,19 @@ class Kernel(nn.Module, ABC):
     @torch.no_grad()
     def scale_soft_part(self, factor: float) -> None:
         """Multiply the soft weights by a factor; a ``ValueError`` where K has none."""
-        if not self._soft_entries():
+        if not _soft_entries(self):
             raise ValueError(f"softness cannot be set, since a {type(self).__name__} has no soft weights of its own")
         if any("parametrizations" in part._modules for part in self.modules()):
             raise ValueError(
                 "softness cannot be set where soft weights are parametrized and other tensors make them: set those or "
                 "remove the parametrization with torch.nn.utils.parametrize.remove_parametrizations"
             )
-        for parameter, numbers in self._soft_entries():
+        for parameter, numbers in _soft_entries(self):
             parameter.view(-1)[numbers] *= factor
-
-    def _soft_entries(self) -> list[tuple[nn.Parameter, Tensor]]:
-        """Return the soft weights of all subgroups."""
-        return [entry for group in self.weight_groups() for entry in group.entries]
-
-    def strict_kernel(self) -> Kernel:
-        """Return the kernel that K is once it has been averaged over all subgroups; itself where it cannot be split."""
-        return self
 
     def strict_state(self) -> dict[str, Tensor]:
         """Return the entries of the state with which K is the strict kernel: those of soft weights are 0."""
-        soft = {id(parameter) for parameter, _ in self._soft_entries()}
+        soft = {id(parameter) for parameter, _ in _soft_entries(self)}
         names = {name for name, parameter in self.named_parameters() if id(parameter) in soft}
         return {name: value * 0 if name in names else value for name, value in self.state_dict().items()}
 
@@ -256,6 +217,11 @@ class Kernel(nn.Module, ABC):
         return facts
 
 
+def _soft_entries(kernel: Kernel) -> list[tuple[nn.Parameter, Tensor]]:
+    """Return the soft weights of all subgroups."""
+    return [entry for group in kernel.weight_groups() for entry in group.entries]
+
+
 # Called with a configuration it returns a kernel: a class, or an object with the options of one, as ContinuousKernel.
 KernelBuilder: TypeAlias = Callable[[KernelConfig], Kernel]
 
@@ -265,7 +231,7 @@ def energies_at_pixels(
 ) -> tuple[Tensor, Tensor]:
     """Return ‖K − PK‖² and ‖PK‖² of a kernel that depends on the position, in chunks of pixels."""
     count, energy = math.prod(size), kernel.orthogonal_basis.energy
-    chunk = max(1, _MOST_VALUES // kernel.values_at_a_pixel())
+    chunk = max(1, _MOST_VALUES // kernel.values_at_a_pixel)
     soft = strict = kernel.orthogonal_basis.like.new_zeros(())
     mean = None if kernel.varies(averaged) else kernel(weights, averaged).unsqueeze(0)
     for start in range(0, count, chunk):

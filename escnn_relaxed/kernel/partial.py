@@ -37,7 +37,7 @@ class PartialKernel(RelaxingKernel):
                 f"a {type(self).__name__} must be a kernel of the plane, where rotations have the one angle that its "
                 f"window is on, got {config.domain.gspace.name}"
             )
-        available, fields = super().relaxed_subgroups, config.out_type.representations
+        available, fields = self.relaxed_subgroups, config.out_type.representations
         self._starts_as_told = isinstance(relax, str) and bool(check_choice("relax", relax, ("default",)))
         start = dict.fromkeys(available, 0.0) if self._starts_as_told else _checked(relax, available)
         elements, has_any = channel_elements(fields, config.domain.sample)
@@ -47,6 +47,7 @@ class PartialKernel(RelaxingKernel):
                 f"window weighs, got {[field.name for field in fields]}; relax=None makes a strict layer of any fields"
             )
         self.window = GroupWindow(config.domain, elements, start, learn)
+        self.relaxed_subgroups = tuple(start)
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K, (C_out, C_in, T); its mean over subgroups has the mean of the window."""
@@ -54,12 +55,7 @@ class PartialKernel(RelaxingKernel):
         return kernel * self.window(averaged).view(-1, 1, 1) if self.relaxed_subgroups else kernel
 
     @property
-    def relaxed_subgroups(self) -> tuple[str, ...]:
-        """The subgroups that have a ν."""
-        return tuple(self.window.narrowing())
-
-    @property
-    def relaxed_by(self) -> str:
+    def relaxed_by(self) -> str:  # type: ignore[override]
         """ν of each subgroup, in words."""
         values = self.window.narrowing().items()
         words = [f"{name} {f'{value.item():.3g}' if has_values(value) else 'not here'}" for name, value in values]

@@ -71,7 +71,7 @@ class ResidualKernel(RelaxingKernel):
         return NearestSteerable(basis, self.orthogonal_basis)
 
     @property
-    def relaxed_by(self) -> str:
+    def relaxed_by(self) -> str:  # type: ignore[override]
         """The size of the free kernel, in words."""
         return f"free kernel of {self.free_weight.numel():,} weights"
 

@@ -95,7 +95,7 @@ class SteerableBasis(ExactConstants):
             yield pair.names, pair.weights, entries.view(len(values), *pair.sizes, -1)
 
     def start_weights(self) -> Tensor:
-        """Return weights drawn as ``R2Conv`` draws them (escnn's generalised He rule), in float32."""
+        """Return weights drawn as ``R2Conv`` draws them (escnn's generalised He rule)."""
         # The fields that reach an irrep of the output, by the irrep of the input.
         reached: dict[tuple[str, int], Counter[Any]] = defaultdict(Counter)
         for pair in self.pairs:
@@ -109,7 +109,8 @@ class SteerableBasis(ExactConstants):
                 values.append(1 / math.sqrt(len(counts) * counts[element["in_irrep"]]))
             deviations.append(torch.tensor(values, dtype=torch.float32).repeat(len(pair.outs) * len(pair.ins)))
         deviation = torch.cat(deviations)
-        return deviation * torch.randn_like(deviation)
+        # Drawn in float32, whatever the default dtype.
+        return (deviation * torch.randn_like(deviation)).to(torch.get_default_dtype())
 
     def forward(self, weights: Tensor) -> Tensor:
         """Return the filter bank (C_out, C_in/groups, T) of the weights (dimension,)."""

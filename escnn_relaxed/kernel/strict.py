@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch
 from escnn.group import GroupElement
 from torch import Tensor, nn
 
@@ -61,10 +60,6 @@ class StrictKernel(Kernel):
         energy = self.orthogonal_basis.energy(self(weights))
         return energy.new_zeros(len(elements)), energy
 
-    def start_weights(self) -> Tensor:
-        """Return weights drawn as ``R2Conv`` draws them."""
-        return self.basis.start_weights().to(torch.get_default_dtype())
-
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
         return {**super().describe(), "fingerprint of the steerable basis": self.basis.fingerprint}
@@ -83,15 +78,8 @@ class RelaxingKernel(Kernel):
             raise ValueError(f"keep must be None for a {type(self).__name__}, got {str(config.domain.kept)!r}")
         self.strict = strict(replace(config, relax={}, learn_relaxation=False))
         self.basis = self.strict.basis
-
-    @property
-    def relaxed_subgroups(self) -> tuple[str, ...]:
-        """The rotations and reflections that the group has, which are relaxed together."""
-        return sample_group(self.config.domain.gspace).subgroups
-
-    def start_weights(self) -> Tensor | None:
-        """Return newly drawn weights of the strict kernel for the layer; None where it has its own."""
-        return self.strict.start_weights()
+        # The rotations and reflections that the group has are relaxed together.
+        self.relaxed_subgroups = sample_group(config.domain.gspace).subgroups
 
     def start(self, weights: Tensor | None, softness: float) -> None:
         """Draw the weights of a strict kernel that has its own. A subclass draws what relaxes it."""

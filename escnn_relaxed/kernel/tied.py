@@ -83,6 +83,7 @@ class TiedKernel(StrictKernel):
         self.cannot_be_soft = tuple(name for name in config.relax if name not in can_be_soft)
         relax = {name: value for name, value in config.relax.items() if name in can_be_soft}
         self.frequency = DomainFrequency(relax, config.learn_relaxation, config.domain.dimension)
+        self.relaxed_subgroups = self.frequency.names
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K without its factors at positions, (C_out, C_in, T)."""
@@ -110,29 +111,6 @@ class TiedKernel(StrictKernel):
         if len(factors) == 1:
             return bank.unsqueeze(0), factors
         return bank * self.position_modulation.tap_directions[:, None, None], factors
-
-    def position_factors(self) -> PositionFactors | None:
-        """Return the factors at pixels as a module on plain tensors."""
-        modulation = self.position_modulation
-        if modulation is None:
-            return None
-        frequency = self.frequency.scale(("translation",) * self.config.domain.dimension, modulation.like)
-        return PositionFactors(modulation.action, frequency, modulation.coefficients())
-
-    def modulated(
-        self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
-    ) -> ModulatedKernel | None:
-        """Return K_strict and its factors; None where some are of pairs of channels, as many as K has values."""
-        if type(self) is not TiedKernel or self.input_modulation is not None:
-            return None
-        strict, ones = self.basis(weights), self.orthogonal_basis.like.new_ones(1, 1)
-        f, tap_functions, factors, directions = None, ones, None, ones
-        if self.modulation is not None:
-            f, tap_functions = self.modulation(self.frequency, tuple(averaged)), self.modulation.tap_functions()
-        if self.position_modulation is not None and self.varies(averaged):
-            factors = self.position_modulation.factors(self.frequency, size)
-            directions = self.position_modulation.tap_directions[: len(factors)]
-        return ModulatedKernel(strict, f, tap_functions, factors, directions)
 
     def _f(self, averaged: Names, numbers: NDArray[np.int64] | None = None) -> Tensor:
         """Return f_G, (C_out, 1 or C_in, T or 1); with numbers of h⁻¹g for each g as an element h moves it."""
@@ -268,13 +246,76 @@ class TiedKernel(StrictKernel):
             state[names[id(parameter)]].view(-1)[numbers] = parameter.detach().view(-1)[numbers]
         return state
 
-    def strict_kernel(self) -> Kernel:
-        """Return K_strict, with the same basis."""
-        strict = StrictKernel(self.config, self.basis)
-        # Of the layer's dtype and device.
-        strict.orthogonal_basis = self.orthogonal_basis
-        return strict
-
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
         return {**super().describe(), **({"soft part": "tied"} if self._modulations() else {})}
+
+
+def strict_kernel(kernel: Kernel) -> Kernel:
+    """Return K_strict of a default kernel, with the same basis; another kernel itself, which cannot be split."""
+    if not isinstance(kernel, TiedKernel):
+        return kernel
+    strict = StrictKernel(kernel.config, kernel.basis)
+    # Of the layer's dtype and device.
+    strict.orthogonal_basis = kernel.orthogonal_basis
+    return strict
+
+
+def filters_of_means(
+    kernel: Kernel, weights: Tensor | None, size: tuple[int, ...], averages: Sequence[tuple[str, ...]]
+) -> list[tuple[Tensor, Tensor | None]] | None:
+    """Return the filters of several means of K, as ``filters``; None where some are made at each pixel.
+
+    Of the default kernel, banks are one tensor where they are the same, and so are factors.
+    """
+    if type(kernel) is not TiedKernel or kernel.position_modulation is None:
+        found = [kernel.filters(weights, size, averaged) for averaged in averages]
+        filters = [of for of in found if of is not None]
+        return filters if len(filters) == len(found) else None
+    varying = [averaged for averaged in averages if kernel.varies(averaged)]
+    if not varying:
+        return [(kernel(weights, averaged), None) for averaged in averages]
+    factors, directions = kernel.position_modulation.factors(kernel.frequency, size), None
+    if len(factors) > 1:
+        directions = kernel.position_modulation.tap_directions[:, None, None]
+    is_soft_in_group = kernel.modulation is not None or kernel.input_modulation is not None
+    banks: dict[tuple[str, ...], Tensor] = {}
+    filters = []
+    for averaged in averages:
+        names = tuple([name for name in averaged if name in FIBER_SUBGROUPS and is_soft_in_group])
+        if names not in banks:
+            banks[names] = kernel(weights, names).unsqueeze(0)
+        bank = banks[names]
+        if averaged not in varying:
+            filters.append((bank, None))
+        else:
+            filters.append((bank if directions is None else bank * directions, factors))
+    return filters
+
+
+def position_factors(kernel: Kernel) -> PositionFactors | None:
+    """Return the factors at pixels of a default kernel as a module on plain tensors; None where there is none."""
+    modulation = kernel.position_modulation if isinstance(kernel, TiedKernel) else None
+    if modulation is None:
+        return None
+    frequency = kernel.frequency.scale(("translation",) * kernel.config.domain.dimension, modulation.like)
+    return PositionFactors(modulation.action, frequency, modulation.coefficients())
+
+
+def modulated(
+    kernel: Kernel, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
+) -> ModulatedKernel | None:
+    """Return K as factors that hold all soft parameters, which makes their gradients cheap.
+
+    None for another kernel, and where some factors are of pairs of channels, as many as K has values.
+    """
+    if type(kernel) is not TiedKernel or kernel.input_modulation is not None:
+        return None
+    strict, ones = kernel.basis(weights), kernel.orthogonal_basis.like.new_ones(1, 1)
+    f, tap_functions, factors, directions = None, ones, None, ones
+    if kernel.modulation is not None:
+        f, tap_functions = kernel.modulation(kernel.frequency, tuple(averaged)), kernel.modulation.tap_functions()
+    if kernel.position_modulation is not None and kernel.varies(averaged):
+        factors = kernel.position_modulation.factors(kernel.frequency, size)
+        directions = kernel.position_modulation.tap_directions[: len(factors)]
+    return ModulatedKernel(strict, f, tap_functions, factors, directions)

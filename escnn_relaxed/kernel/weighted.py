@@ -55,7 +55,7 @@ class WeightedKernel(RelaxingKernel):
         self.deviations = nn.Parameter(torch.zeros(banks, len(sample) - 1))
         # The weights of the first K_l are the layer's, of the others here or their own; they are drawn at the start.
         with torch.random.fork_rng(devices=[]):
-            weights = self.strict.start_weights()
+            weights = None if self.basis is None else self.basis.start_weights()
         self.further_weights = nn.ParameterList([] if weights is None else [torch.zeros_like(weights) for _ in others])
         self.further = nn.ModuleList([strict(self.strict.config) for _ in others] if weights is None else [])
 
@@ -76,7 +76,7 @@ class WeightedKernel(RelaxingKernel):
         return sum(parts[1:], parts[0])
 
     @property
-    def relaxed_by(self) -> str:
+    def relaxed_by(self) -> str:  # type: ignore[override]
         """The number of weights, in words."""
         count, others = self.deviations.shape
         return f"weights of {others + 1} elements, {count} kernel{'s' if count > 1 else ''}"
@@ -91,8 +91,9 @@ class WeightedKernel(RelaxingKernel):
     def start(self, weights: Tensor | None, softness: float) -> None:
         """Draw all weights so that the softness is s: a is 1/√L, which keeps the variance of one strict kernel."""
         super().start(weights, softness)
-        for further in self.further_weights:
-            further.copy_(self.strict.start_weights())
+        if self.basis is not None:
+            for further in self.further_weights:
+                further.copy_(self.basis.start_weights())
         for kernel in self.further:
             kernel.start(None, kernel.default_softness)
         count, others = self.deviations.shape

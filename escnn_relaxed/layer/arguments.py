@@ -137,9 +137,10 @@ def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry:
         sides = ", ".join(["", *"DHW"[3 - axes :]])
         raise ValueError(f"{name} must be (batch, {in_type.size}{sides}), got {shape}")
     size = shape[2:]
+    if not size:
+        return  # a linear map has no pixels
     output = geometry.output_size(*size)
-    # 1 is the size of what has no sides, an input of a linear map.
-    if min((*size, *output, 1)) < 1:
+    if min(*size, *output) < 1:
         raise ValueError(
             f"input must not be smaller than the kernel, and padding must leave a pixel of the output: got an image of "
             f"{_by(size)} for an output of {_by(output)}, where the kernel spans {geometry.extent} and padding is "

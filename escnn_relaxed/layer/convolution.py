@@ -13,8 +13,9 @@ from ..checks import check_no_hooks, check_size
 from ..group.points import PositionFactors
 from ..integral.factors import FactoredConvolution, as_weight
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
+from ..kernel.tied import position_factors
 from .arguments import check_follows
-from .gate import banks_for_factors, check_for_all, gated_sum, gated_terms
+from .gate import added_banks, check_for_all, gated_sum, gated_terms
 from .relaxed_layer import RelaxedLayer
 
 
@@ -106,7 +107,7 @@ class RelaxedConvolution(RelaxedLayer):
         check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
         if self.is_stationary or self.expands_itself:
             return as_convolution(*self.one_filter_bank(), self.geometry)
-        factors, filters = self.kernel.position_factors(), self._filters(self.domain.reference_size, self._hardened)
+        factors, filters = position_factors(self.kernel), self._filters(self.domain.reference_size, self._hardened)
         if factors is None or filters is None:
             raise RuntimeError(
                 f"export: a {self.kernel.public_name} that is soft in translation has no form on plain tensors, since "
@@ -122,9 +123,13 @@ class RelaxedConvolution(RelaxedLayer):
         """Return the weight of K_g and its factors, given those of K; a ``RuntimeError`` where each input has its g."""
         check_for_all("export", self.gates)
         terms = gated_terms(self.gates, self._hardened)
-        filters = self._filters_of_terms(self.domain.reference_size, tuple(terms))
-        banks, needs_ones = banks_for_factors(terms, filters or [])
-        return as_weight(banks, self.geometry, is_factored=True), factors.with_ones() if needs_ones else factors
+        filters = self._filters_of_terms(self.domain.reference_size, tuple(terms)) or []
+        # All means of K over elements of the group have the same factors.
+        *alone, (banks, _) = added_banks(terms, [(bank, None if of is None else factors) for bank, of in filters])
+        if alone:
+            # Of (1 + a) B + C the banks are B + C with 1, and B with a.
+            banks, factors = torch.cat([alone[0][0] + banks[:1], banks]), factors.with_ones()
+        return as_weight(banks, self.geometry, is_factored=True), factors
 
 
 def _number(numbers: tuple[int, ...]) -> int | tuple[int, ...]:

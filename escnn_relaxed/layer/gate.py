@@ -95,19 +95,30 @@ def gated_sum(terms: Terms, values: Sequence[Tensor]) -> Tensor:
     return sum(parts[1:], parts[0])
 
 
-def banks_for_factors(terms: Terms, filters: Sequence[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, bool]:
-    """Return the banks of K_g, (R, C_out, …), beside the factors of K at pixels, where gates are numbers.
+def added_banks(terms: Terms, filters: Sequence[tuple[Tensor, Any]]) -> list[tuple[Tensor, Any]]:
+    """Return the banks of K_g, where gates are numbers, (R, C_out, …), with their factors: None, for 1, comes first.
 
-    Where a part of K_g has no factors, they are R + 1 instead, and the first of them needs the factor 1: of
-    (1 + a) B + C the banks are B + C with 1, and B with a.
+    Banks that have the same factors are added.
     """
-    constant, varying = list[Tensor](), list[Tensor]()
+    found: dict[int, tuple[Tensor, Any]] = {}
     for (bank, factors), coefficient in zip(filters, terms.values(), strict=True):
-        (constant if factors is None else varying).append(bank * coefficient)
-    banks = sum(varying[1:], varying[0])
-    if not constant:
-        return banks, False
-    return torch.cat([sum(constant, banks[0]).unsqueeze(0), banks]), True
+        part = _stacked(bank) * coefficient
+        found[id(factors)] = (found[id(factors)][0] + part if id(factors) in found else part), factors
+    return sorted(found.values(), key=lambda part: part[1] is not None)
+
+
+def _of_one_bank(terms: Terms, filters: Sequence[tuple[Tensor, Tensor | None]]) -> list[tuple[Tensor, Tensor]]:
+    """Return the bank that all terms share with the sum of their factors; nothing where they have several."""
+    bank, is_factored = filters[0][0], any([factors is not None for _, factors in filters])
+    if not is_factored or any([other is not bank for other, _ in filters]):
+        return []
+    scaled = [c if of is None else of * c for (_, of), c in zip(filters, terms.values(), strict=True)]
+    return [(bank, sum(scaled[1:], scaled[0]))]
+
+
+def _stacked(bank: Tensor) -> Tensor:
+    """Return banks as (R, C_out, C_in, T)."""
+    return bank if bank.dim() > 3 else bank.unsqueeze(0)
 
 
 def gated_integral(
@@ -119,21 +130,30 @@ def gated_integral(
 ) -> Tensor:
     """Return the output of a layer with K_g, given the banks of each term, with their factors at the pixels.
 
-    It is one convolution: of one bank where gates are numbers and nothing depends on the position, else of the banks
-    of all terms side by side, each with its coefficient as a factor.
+    It is one convolution with all banks that are left side by side.
     """
-    is_for_all = not any([isinstance(c, Tensor) and c.dim() for c in terms.values()])
-    is_stationary = all([factors is None for _, factors in filters])
-    if is_for_all and is_stationary:
-        weight = as_weight(gated_sum(terms, [bank for bank, _ in filters]), geometry)
-        return integrate(features, weight, None, bias, geometry)
+    coefficients = [*terms.values()]
+    if not any([isinstance(c, Tensor) and c.dim() for c in coefficients]):
+        merged: Any = _of_one_bank(terms, filters) or added_banks(terms, filters)
+        varying = [factors for _, factors in merged if factors is not None]
+        weight = as_weight(torch.cat([bank for bank, _ in merged]), geometry, is_factored=True)
+        return integrate(features, weight, torch.cat(varying) if varying else None, bias, geometry)
+    if all([factors is None for _, factors in filters]):
+        # Coefficients add up to 1, so Σ c B is the last bank and c times the differences from it.
+        *banks, last = [_stacked(bank) for bank, _ in filters]
+        weight = as_weight(torch.cat([last, *[bank - last for bank in banks]]), geometry, is_factored=True)
+        return integrate(features, weight, None, bias, geometry, [_as_tensor(c, features) for c in coefficients[:-1]])
     size, banks, factors, gates = geometry.output_size(*image_size(features)), [], [], []
-    for (bank, own_factors), coefficient in zip(filters, terms.values(), strict=True):
-        each = bank.unsqueeze(0) if own_factors is None else bank
-        banks.append(each * coefficient if is_for_all else each)
-        factors.append(bank.new_ones(1, len(each[0]), *size) if own_factors is None else own_factors)
-        gate = coefficient if isinstance(coefficient, Tensor) else bank.new_tensor(coefficient)
-        gates += [gate if gate.dim() else gate.view(1, 1, *[1] * len(size))] * len(each)
+    for (bank, own_factors), coefficient in zip(filters, coefficients, strict=True):
+        banks.append(_stacked(bank))
+        ones = bank.new_ones(1, banks[-1].shape[1], *size)
+        factors.append(ones if own_factors is None else own_factors)
+        gates += [_as_tensor(coefficient, features)] * len(banks[-1])
     weight = as_weight(torch.cat(banks), geometry, is_factored=True)
-    at_pixels = None if is_stationary else torch.cat(factors)
-    return integrate(features, weight, at_pixels, bias, geometry, [] if is_for_all else gates)
+    return integrate(features, weight, torch.cat(factors), bias, geometry, gates)
+
+
+def _as_tensor(coefficient: Any, features: Tensor) -> Tensor:
+    """Return a coefficient that broadcasts to (batch, 1, pixels along each axis)."""
+    gate = coefficient if isinstance(coefficient, Tensor) else features.new_tensor(coefficient)
+    return gate if gate.dim() else gate.view(*[1] * features.dim())

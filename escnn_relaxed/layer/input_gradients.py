@@ -15,6 +15,7 @@ from ..checks import has_hooks
 from ..integral.factors import as_weight, integrate
 from ..integral.geometry import image_size
 from ..kernel.config import ModulatedKernel
+from ..kernel.tied import modulated
 from .relaxed_layer import RelaxedLayer
 
 # Values of the filter banks of all inputs that are mapped over at a time, 128 MB in single precision.
@@ -45,7 +46,7 @@ def input_gradients(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter]
 
 def _has_large_banks(call: LayerCall, count: int) -> bool:
     """Return whether per-input filter banks take more memory than the features; if not, ``vmap`` is faster."""
-    return count * call.layer.kernel.values_at_a_pixel() > call.features.numel() + call.output.numel()
+    return count * call.layer.kernel.values_at_a_pixel > call.features.numel() + call.output.numel()
 
 
 def _modulated(call: LayerCall, own: dict[str, nn.Parameter]) -> ModulatedKernel | None:
@@ -55,7 +56,7 @@ def _modulated(call: LayerCall, own: dict[str, nn.Parameter]) -> ModulatedKernel
     if is_other or not soft >= set(map(id, own.values())):
         return None
     size = layer.geometry.output_size(*image_size(call.features))
-    return layer.kernel.modulated(layer.weights, size, layer.hardened)
+    return modulated(layer.kernel, layer.weights, size, layer.hardened)
 
 
 def _of_modulated(
@@ -108,7 +109,7 @@ def _product(call: LayerCall, values: Mapping[str, Tensor], features: Tensor, sl
 def _mapped(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
     """Return the per-input gradients by ``vmap``, with a filter bank for each input."""
     values = {name: parameter.detach() for name, parameter in own.items()}
-    chunk = max(1, _MOST_VALUES // call.layer.kernel.values_at_a_pixel())
+    chunk = max(1, _MOST_VALUES // call.layer.kernel.values_at_a_pixel)
     of_inputs = vmap(grad(partial(_product, call)), in_dims=(None, 0, 0), chunk_size=chunk)
     return of_inputs(values, *_by_input(call, slope, count))
 

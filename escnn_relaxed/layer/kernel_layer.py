@@ -19,6 +19,7 @@ from ..integral.factors import as_weight, integrate
 from ..integral.geometry import Geometry, image_size
 from ..kernel.kernel import Kernel
 from ..kernel.steerable_basis import BasisElements
+from ..kernel.tied import filters_of_means
 from ..torch_modes import full_precision
 from . import state_dict as states
 from .arguments import check_dtype, check_follows, check_input, check_shape, check_softness, shown_arguments
@@ -64,7 +65,7 @@ class KernelLayer(ParameterExpansion):
         at_start = None if given is None else check_softness(given)
         taps = geometry.kernel_size, geometry.dilation
         self.kernel = build_kernel(softness, *self.kernel_types, *taps, basis_arguments)
-        weights = self.kernel.start_weights()
+        weights = None if self.kernel.basis is None else self.kernel.basis.start_weights()
         self.register_parameter("weights", None if weights is None else nn.Parameter(weights))
         self.kernel.start(self.weights, self.kernel.default_softness if at_start is None else at_start)
         if not check_flag("initialize", initialize) and weights is not None:
@@ -86,9 +87,10 @@ class KernelLayer(ParameterExpansion):
             torch.Size([2, 1, 3, 3])
         """
         check_input(input, self.in_type, self.geometry)
-        kernel = self.kernel
-        size = None
-        if input.tensor.is_meta != kernel.frequency.like.is_meta:
+        # Attributes that are modules take long to find.
+        kernel, size = self.kernel, None
+        frequency = kernel.frequency
+        if input.tensor.is_meta != frequency.like.is_meta:
             # torch's recipe for ensembles calls a skeleton on the meta device with weights of others.
             follow(self, self.like)
         if kernel.is_random:
@@ -104,7 +106,8 @@ class KernelLayer(ParameterExpansion):
         if self.training or kernel.is_random:
             filters = self._filters(size, self._hardened)
         else:
-            filters = self._memo(self, self._filters, size, self._hardened, kernel.settings())
+            settings = frequency.settings, kernel.settings
+            filters = self._memo(self, self._filters, size, self._hardened, settings)
         if filters is None:
             output = self._at_pixels(input.tensor, self._hardened, self.expanded_bias)
         else:
@@ -137,7 +140,8 @@ class KernelLayer(ParameterExpansion):
         if self.training or kernel.is_random:
             filters = self._filters_of_terms(size, tuple(terms))
         else:
-            filters = self._memo(self, self._filters_of_terms, size, tuple(terms), kernel.settings())
+            settings = kernel.frequency.settings, kernel.settings
+            filters = self._memo(self, self._filters_of_terms, size, tuple(terms), settings)
         bias = self.expanded_bias
         if filters is not None:
             return gated_integral(features, filters, bias, terms, self.geometry)
@@ -149,9 +153,7 @@ class KernelLayer(ParameterExpansion):
     ) -> list[tuple[Tensor, Tensor | None]] | None:
         """Return for each P the banks of P K and their factors at pixels; None if some are made at each pixel."""
         with full_precision(self.like):
-            candidates = [self.kernel.filters(self.weights, size, averaged) for averaged in averages]
-        filters = [of for of in candidates if of is not None]
-        return filters if len(filters) == len(candidates) else None
+            return filters_of_means(self.kernel, self.weights, size, averages)
 
     @property
     def expanded_bias(self) -> Tensor | None:

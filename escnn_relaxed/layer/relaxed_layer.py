@@ -16,6 +16,7 @@ from ..kernel.config import Names, Size, WeightGroup
 from ..kernel.domain_frequency import Frequency
 from ..kernel.kernel import Kernel, at_least_single, scale_to, soft_share
 from ..kernel.steerable_basis import SteerableBasis
+from ..kernel.tied import strict_kernel
 from ..torch_modes import full_precision
 from .arguments import check_softness
 from .equivariance_check import check_equivariance
@@ -314,7 +315,7 @@ class RelaxedLayer(KernelLayer):
         Gates on what is strict now are gone, too.
         """
         self.gates = tuple([gate for gate in self.gates if not {*gate.subgroups} <= {*self._hardened}])
-        strict = self.kernel.strict_kernel()
+        strict = strict_kernel(self.kernel)
         if self._hardened == SUBGROUPS and strict is not self.kernel:
             self.kernel, self._hardened = strict.train(self.training), ()
 

@@ -56,8 +56,8 @@ def gate_softness(network: nn.Module, gate: GateValue | Mapping[str, GateValue],
 
     Call ``backward`` within the block where activations are checkpointed, since the layers are called again there.
 
-    A number costs one filter bank, as without a gate. A gate for each input or pixel doubles the filter banks, and so
-    does a number where layers are soft in translation.
+    A number costs the filter banks of the layer, as without a gate. A gate for each input or pixel doubles them, and so
+    does a number on both the group and the translation of a layer that is soft in both.
 
     Args:
         network: any module, a single layer too.
