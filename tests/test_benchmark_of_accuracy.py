@@ -273,6 +273,7 @@ def test_names_that_do_not_exist_are_refused_before_any_run(
 def test_the_plan_has_at_most_450_runs_each_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = list(runs.planned())
     assert len(set(cells)) == len(cells) <= 450
+    assert f"| **{len(cells)}** |" in (Path(command.__file__).parent / "protocol.md").read_text(encoding="utf-8")
     assert {cell.seed for cell in cells} == set(TEST_SEEDS) == set(range(1000, 1010))
     command.main(["plan", "--log", str(tmp_path / "log"), "--tasks", "smoke level 0", "--seeds", "1000"])
     assert capsys.readouterr().out == "3 runs of the test, 0 in the log\n"

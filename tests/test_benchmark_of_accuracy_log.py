@@ -1,6 +1,7 @@
 """Runs of the accuracy benchmark have the names and the numbers they had, in one process and in several."""
 
 import math
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -80,21 +81,29 @@ def small_place(path: Path) -> Place:
     return Place(None, Log(path), {"digits within 60°": task}, choosing=choosing)
 
 
+def _tell_threads(place: Place) -> None:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    place.once("threads", lambda: {"torch": torch.get_num_threads(), **{name: os.environ[name] for name in names}})
+
+
 def test_processes_write_what_one_would_to_the_same_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "LAST", 32)
-    for name in processes.THREADS:
-        monkeypatch.setenv(name, "1")
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "3")
     torch.set_num_threads(1)
     cells = [Cell("digits within 60°", 64, "strict", seed) for seed in (1000, 1001)]
     found = []
     for path, count in ((tmp_path / "one", 1), (tmp_path / "two", 2)):
         place = small_place(path)
-        for jobs in command._tests(cells, place):
+        *choices, tests = command._tests(cells, place)
+        for jobs in (*choices, [*tests, _tell_threads]):
             assert processes.do(jobs, place, count)
-        found.append({run: result | {"seconds": 0} for run, result in place.log.runs.items()})
         assert place.log.runs == Log(path).runs
-        assert len(path.read_bytes().splitlines()) == len(place.log.runs) == 8
+        assert len(path.read_bytes().splitlines()) == len(place.log.runs) == 9
+        threads = place.log.runs.pop("threads")
+        found.append({run: result | {"seconds": 0} for run, result in place.log.runs.items()})
     assert found[0] == found[1]
+    assert threads.items() >= {"torch": 1, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}.items()
 
 
 def test_no_run_starts_after_the_last_minute(

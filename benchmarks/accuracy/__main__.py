@@ -114,19 +114,20 @@ def main(words: Sequence[str] | None = None) -> None:
         cells = [Cell(PLAN[0].task, PLAN[0].images, OWN, seed) for seed in TEST_SEEDS]
     if arguments.stage == "plan":
         print(f"{len(cells)} runs of the test, {sum(cell.key('test') in place.log.runs for cell in cells)} in the log")
-    studied = [run for run in study_runs() if run[0].task in tasks and run[0].way in ways]
-    chosen = [name for name in families() if name[1] in ways and place.choosing[name[0]].task in tasks]
-    rounds: dict[str, Callable[[], list[list[Job]]]] = {
-        "study": lambda: [[partial(study_once, *run) for run in studied]],
-        "choose": lambda: _choices(chosen, place),
-        "test": lambda: _tests(cells, place),
-        "layer": lambda: _tests(cells, place),
-    }
-    if arguments.stage in rounds:
-        if not all(do(jobs, place, arguments.processes) for jobs in rounds[arguments.stage]()):
-            print("The time is up. Another call goes on.")
-        elif arguments.stage == "choose":
-            print("\n".join(f"{family}, {way}: {choose(family, way, place)}" for family, way in chosen))
+    rounds: list[list[Job]] = []
+    chosen: list[tuple[str, str]] = []
+    if arguments.stage == "study":
+        rounds = [[partial(study_once, *run) for run in study_runs() if run[0].task in tasks and run[0].way in ways]]
+    elif arguments.stage == "choose":
+        chosen = [name for name in families() if name[1] in ways and place.choosing[name[0]].task in tasks]
+        rounds = _choices(chosen, place)
+    elif arguments.stage in ("test", "layer"):
+        rounds = _tests(cells, place)
+    # The first round whose time is up ends all.
+    if not all(do(jobs, place, arguments.processes) for jobs in rounds):
+        print("The time is up. Another call goes on.")
+    elif chosen:
+        print("\n".join(f"{family}, {way}: {choose(family, way, place)}" for family, way in chosen))
     if arguments.stage in ("report", "layer"):
         print("\n\n".join(tables(place.log)))
         if arguments.picture:

@@ -60,12 +60,7 @@ class Classifier(nn.Module):
     """A body and a head: images (batch, channels, H, W) → logits (batch, classes)."""
 
     def __init__(
-        self,
-        in_type: FieldType,
-        constant: nn.Module | None,
-        body: list[nn.Module],
-        head: str,
-        classes: int = CLASSES,
+        self, in_type: FieldType, constant: nn.Module | None, body: list[nn.Module], head: str, classes: int = CLASSES
     ) -> None:
         super().__init__()
         self.in_type, self.constant, self.body = in_type, constant, enn.SequentialModule(*body)

@@ -16,7 +16,7 @@ from benchmarks.accuracy.runs import Place, TimeIsUpError
 # What makes one run or more, of which the log keeps each as it ends.
 Job = Callable[[Place], object]
 # Libraries read these once, as a process starts.
-THREADS = ("OMP_NUMTHREADS", "MKL_NUMTHREADS", "OPENBLAS_NUMTHREADS", "VECLIB_MAXIMUMTHREADS")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 def do(jobs: Iterable[Job], place: Place, processes: int = 1) -> bool:
@@ -36,7 +36,6 @@ def do(jobs: Iterable[Job], place: Place, processes: int = 1) -> bool:
     with ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         running = [pool.submit(_finishes, job, place) for job in jobs]
         try:
-            # A list, since each error has to be seen.
             finished = [future.result() for future in as_completed(running)]
         except BaseException:
             pool.shutdown(cancel_futures=True)
