@@ -254,6 +254,7 @@ def test_errors_of_smoke_are_of_velocities_and_turn_with_the_films() -> None:
         (["test", "--tasks", "nope"], "there is no 'nope', but digits upright; digits within 60°"),
         (["choose", "--ways", "strict;blah"], "there is no 'blah', but strict; free head"),
         (["test", "--seeds", "0"], "there is no '0', but 1000; 1001"),
+        (["test", "--processes", "0"], "must be a whole number above 0, got '0'"),
         (["tests"], "invalid choice: 'tests' (choose from"),
         (["layer", "--layer", "escnn.nn:R2Conv", "--head", "blah"], "argument --head: invalid choice: 'blah'"),
         (["layer", "--layer", "escnn.nn:Nothing"], "'escnn.nn:Nothing' is no package.module:Layer"),
@@ -278,7 +279,7 @@ def test_the_plan_has_at_most_450_runs_each_once(tmp_path: Path, capsys: pytest.
     command.main(["plan", "--log", str(tmp_path / "log"), "--tasks", "smoke level 0", "--seeds", "1000"])
     assert capsys.readouterr().out == "3 runs of the test, 0 in the log\n"
     assert sum(cell.way == "annealed" and cell.seed == 1000 for cell in cells) == 4
-    assert len([cell for cell in cells if cell.task == WITH_FLAG]) == 7 * 5
+    assert len([cell for cell in cells if cell.task == WITH_FLAG]) == 8 * 5
 
 
 def test_gains_are_paired_and_marked_after_the_correction(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ STUDY_WAYS, STUDY_RULES = ("strict", "soft"), ("fixed length", "early stopping",
 STUDY_WIDTH = 4
 SIMPLE = ("strict", "free head", "free biases", "reference vector", "soft")
 WITHOUT_BIASES = ("strict", "free head", "reference vector", "soft")
-WITH_FLAG = "digits with a flag"
+CONTROL, WITH_FLAG = "constant scalar", "digits with a flag"
 # What is trained as a soft network and ends strict, beside what is strict from the first step: name and images.
 RELAXED_TRAINING = (("digits any angle", 300), ("digits any angle", 1000), ("smoke level 0", 5))
 
@@ -108,7 +108,8 @@ class Row(NamedTuple):
 
 
 PLAN: tuple[Row, ...] = (
-    Row("digits within 60°", 100, tuple(WAYS)),
+    Row("digits within 60°", 100, tuple(way for way in WAYS if way != CONTROL)),
+    Row("digits within 60°", 100, (CONTROL,), FIVE),
     Row("digits upright", 1000, SIMPLE),
     Row("smoke level 9", 5, SIMPLE),
     Row("digits upright", 100, WITHOUT_BIASES),

@@ -188,8 +188,6 @@ def outputs_of(network: nn.Module, inputs: Tensor) -> Tensor:
 def scores(network: nn.Module, data: Data, group: str, are_turned: bool = True) -> dict[str, float]:
     """Return ``score``, and ``turned`` where asked: its mean over inputs moved by each element but the identity.
 
-    Parts of the test are scored beside ``turned``.
-
     Of classes both are accuracies in percent. Of smoke they are errors ‖predicted − true‖ / ‖true‖ of the velocities of
     the next frame in percent.
     """

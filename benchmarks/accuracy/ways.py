@@ -63,6 +63,7 @@ FLAG_WAYS: dict[str, Way] = {
     "free head by flag": Way(head="by flag"),
     "network for each flag": Way(RelaxedR2Conv, is_apart=True),
     "soft, gate is the flag": Way(RelaxedR2Conv, gate="flag"),
+    "soft, gate and head by flag": Way(RelaxedR2Conv, "by flag", gate="flag"),
     "soft, learned gate": Way(RelaxedR2Conv, gate="learned"),
 }
 ALL_WAYS = {**WAYS, **EQUAL_WAYS, **FLAG_WAYS}
