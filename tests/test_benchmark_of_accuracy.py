@@ -4,17 +4,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from small_accuracy_runs import cut, few_fields, logged, without_zeros
 from torch import Tensor
 
 from benchmarks.accuracy import __main__ as command
 from benchmarks.accuracy import data, networks, report, runs, training
 from benchmarks.accuracy.layers import AnnealedR2Conv, Constant, FreeBias
 from benchmarks.accuracy.runs import Cell, Choice, Place
-from benchmarks.accuracy.tasks import CHOOSING, TASKS, TEST_SEEDS, Choosing
+from benchmarks.accuracy.tasks import CHOOSING, TASKS, TEST_SEEDS, WITH_FLAG, Choosing
 from benchmarks.accuracy.ways import EQUAL_WAYS, WAYS
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.turns import ELEMENTS, Element, turned
@@ -25,27 +25,7 @@ SYMMETRIC = ("strict", "constant scalar", "annealed", "canonical")
 
 @pytest.fixture(autouse=True)
 def _few_fields(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    threads = torch.get_num_threads()
-    monkeypatch.setattr(networks, "LAST", 3)
-    monkeypatch.setattr(training, "FEWEST_STEPS", 1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def without_zeros(network: torch.nn.Module) -> torch.nn.Module:
-    """The network with what breaks its symmetry away from 0, where training leaves it."""
-    for module in network.modules():
-        if isinstance(module, Constant):
-            torch.nn.init.ones_(module.value)
-        if isinstance(module, FreeBias):
-            torch.nn.init.normal_(module.bias)
-        if isinstance(module, networks.HEADS["soft"]):
-            torch.nn.init.normal_(module.alpha)
-        if isinstance(module, RelaxedR2Conv):
-            module.set_softness(0.1)
-        if isinstance(module, AnnealedR2Conv):
-            module.gate = 0.0
-    return network.eval()
+    yield from few_fields(monkeypatch)
 
 
 @torch.no_grad()
@@ -137,12 +117,6 @@ def place(tmp_path: Path) -> Place:
     small = replace(known, group="C4", steps={64: 3}, load=lambda *arguments: cut(known.load(*arguments)))
     choosing = {"digits": Choosing("digits within 60°", 64, 1, (1, 2))}
     return Place(None, Log(tmp_path / "log.jsonl"), tasks={"digits within 60°": small}, choosing=choosing)
-
-
-def cut(whole: data.Data) -> data.Data:
-    """The data with 16 inputs to score."""
-    few = {name: tuple(part[:16] for part in getattr(whole, name)) for name in ("stop", "scored", "copied")}
-    return replace(whole, **few)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -280,6 +254,7 @@ def test_errors_of_smoke_are_of_velocities_and_turn_with_the_films() -> None:
         (["test", "--tasks", "nope"], "there is no 'nope', but digits upright; digits within 60°"),
         (["choose", "--ways", "strict;blah"], "there is no 'blah', but strict; free head"),
         (["test", "--seeds", "0"], "there is no '0', but 1000; 1001"),
+        (["test", "--processes", "0"], "must be a whole number above 0, got '0'"),
         (["tests"], "invalid choice: 'tests' (choose from"),
         (["layer", "--layer", "escnn.nn:R2Conv", "--head", "blah"], "argument --head: invalid choice: 'blah'"),
         (["layer", "--layer", "escnn.nn:Nothing"], "'escnn.nn:Nothing' is no package.module:Layer"),
@@ -299,19 +274,12 @@ def test_names_that_do_not_exist_are_refused_before_any_run(
 def test_the_plan_has_at_most_450_runs_each_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = list(runs.planned())
     assert len(set(cells)) == len(cells) <= 450
+    assert f"| **{len(cells)}** |" in (Path(command.__file__).parent / "protocol.md").read_text(encoding="utf-8")
     assert {cell.seed for cell in cells} == set(TEST_SEEDS) == set(range(1000, 1010))
     command.main(["plan", "--log", str(tmp_path / "log"), "--tasks", "smoke level 0", "--seeds", "1000"])
-    assert capsys.readouterr().out == "2 runs of the test, 0 in the log\n"
-
-
-def logged(path: Path, scores: dict[str, tuple[float, ...]], task: str = "digits upright", images: int = 100) -> Log:
-    """A log of runs of the test."""
-    log = Log(path)
-    costs: dict[str, Any] = {"parameters": 1000, "width": 6, "rate": 0.01, "penalty": 0.0, "seconds": 2.0}
-    for way, values in scores.items():
-        for seed, score in enumerate(values):
-            log.add(Cell(task, images, way, seed).key("test"), {"score": score, "turned": 100 - score, **costs})
-    return log
+    assert capsys.readouterr().out == "3 runs of the test, 0 in the log\n"
+    assert sum(cell.way == "annealed" and cell.seed == 1000 for cell in cells) == 4
+    assert len([cell for cell in cells if cell.task == WITH_FLAG]) == 8 * 5
 
 
 def test_gains_are_paired_and_marked_after_the_correction(tmp_path: Path) -> None:

@@ -4,18 +4,22 @@
     python -m benchmarks.accuracy study --data FOLDER       # rules of training, on validation alone
     python -m benchmarks.accuracy choose --data FOLDER      # widths and rates, on validation alone
     python -m benchmarks.accuracy test --data FOLDER [--tasks "digits upright"] [--ways "strict;soft"] [--seeds 1000]
+                                       [--processes 16] [--minutes 50]
     python -m benchmarks.accuracy report [--picture FILE.png]
     python -m benchmarks.accuracy layer --data FOLDER --layer package.module:Layer [--head free] --picture FILE.png
 
-Runs go one after another. Each is a line of the log as it ends, and a second call goes on. "test" chooses first what is
-not chosen yet. "layer" tries a layer of your own on the first task of the plan, and draws it into that task's picture.
-It is called as ``Layer(in_type, out_type, kernel_size, padding=…, bias=False)`` and is a module between fields of these
-types. Give it a log of its own, a copy of the benchmark's. Ten trials and ten runs take less than half an hour.
+Runs go one after another, or as many at a time as there are processes, each of one thread. Each is a line of the log
+as it ends, and a second call goes on. "test" chooses first what is not chosen yet. "layer" tries a layer of your own on
+the first task of the plan, and draws it into that task's picture. It is called as ``Layer(in_type, out_type,
+kernel_size, padding=…, bias=False)`` and is a module between fields of these types. Give it a log of its own, a copy of
+the benchmark's. Ten trials and ten runs take less than half an hour.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,13 +29,23 @@ from pkgutil import resolve_name
 import torch
 
 from benchmarks.accuracy.layers import HEADS
+from benchmarks.accuracy.processes import Job, do
 from benchmarks.accuracy.report import OWN, draw, tables
-from benchmarks.accuracy.runs import Cell, Place, choose, families, planned, study, study_runs, test
+from benchmarks.accuracy.runs import (
+    Cell,
+    Place,
+    choices_of,
+    choose,
+    families,
+    planned,
+    study_once,
+    study_runs,
+    test_once,
+)
 from benchmarks.accuracy.tasks import PLAN, TASKS, TEST_SEEDS
-from benchmarks.accuracy.ways import EQUAL_WAYS, WAYS, Way
+from benchmarks.accuracy.ways import ALL_WAYS, Way
 from benchmarks.shared.run_log import Log
 
-KNOWN = {**WAYS, **EQUAL_WAYS}
 STAGES = ("plan", "study", "choose", "test", "report", "layer")
 LOG = Path(__file__).parents[1] / "results" / "accuracy" / "runs.jsonl"
 
@@ -50,6 +64,13 @@ def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
     return read
 
 
+def _positive(text: str) -> int:
+    """Return a number of processes."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
+    return int(text)
+
+
 def _layer(text: str) -> Callable[..., torch.nn.Module]:
     """Return the layer of a name."""
     try:
@@ -66,8 +87,10 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of the data; without, scikit-learn's digits, for a trial")
     parser.add_argument("--log", type=Path, default=LOG, help="the log, a file of JSON lines (%(default)s)")
     parser.add_argument("--tasks", type=_names(TASKS), help="only these, separated by semicolons")
-    parser.add_argument("--ways", type=_names(KNOWN), help="only these")
+    parser.add_argument("--ways", type=_names(ALL_WAYS), help="only these")
     parser.add_argument("--seeds", type=_names(map(str, TEST_SEEDS)), help="of the test, only these")
+    parser.add_argument("--processes", type=_positive, default=1, help="runs at a time (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after these no run starts")
     parser.add_argument("--layer", type=_layer, help="package.module:Layer of your own")
     parser.add_argument("--head", choices=HEADS, default="pooled", help="of the networks of that layer (%(default)s)")
     parser.add_argument("--picture", type=Path, help="where the picture is written")
@@ -81,36 +104,47 @@ def main(words: Sequence[str] | None = None) -> None:
     """Make the runs of a stage that the log lacks, or tell what it holds."""
     arguments = _arguments(words)
     torch.set_num_threads(1)
-    place = Place(arguments.data, Log(arguments.log))
-    tasks, ways, seeds = arguments.tasks or TASKS, arguments.ways or KNOWN, arguments.seeds
+    place = replace(Place(arguments.data, Log(arguments.log)), end=time.time() + 60 * arguments.minutes)
+    tasks, ways, seeds = arguments.tasks or TASKS, arguments.ways or ALL_WAYS, arguments.seeds
     cells = [
         run for run in planned() if run.task in tasks and run.way in ways and (not seeds or str(run.seed) in seeds)
     ]
+    if arguments.stage == "layer":
+        place = replace(place, ways={OWN: Way(arguments.layer, arguments.head)})
+        cells = [Cell(PLAN[0].task, PLAN[0].images, OWN, seed) for seed in TEST_SEEDS]
     if arguments.stage == "plan":
         print(f"{len(cells)} runs of the test, {sum(cell.key('test') in place.log.runs for cell in cells)} in the log")
-    elif arguments.stage == "study":
-        for cell, rule, steps in study_runs():
-            if cell.task in tasks and cell.way in ways:
-                place.log.once(cell.key("study", rule=rule), partial(study, cell, rule, steps, place))
+    rounds: list[list[Job]] = []
+    chosen: list[tuple[str, str]] = []
+    if arguments.stage == "study":
+        rounds = [[partial(study_once, *run) for run in study_runs() if run[0].task in tasks and run[0].way in ways]]
     elif arguments.stage == "choose":
-        for family, way in families():
-            if way in ways and place.choosing[family].task in tasks:
-                print(family, way, choose(family, way, place))
-    elif arguments.stage == "test":
-        _test(cells, place)
-    elif arguments.stage == "layer":
-        task, images, _ = PLAN[0]
-        own = [Cell(task, images, OWN, seed) for seed in TEST_SEEDS]
-        _test(own, replace(place, ways={OWN: Way(arguments.layer, arguments.head)}))
+        chosen = [name for name in families() if name[1] in ways and place.choosing[name[0]].task in tasks]
+        rounds = _choices(chosen, place)
+    elif arguments.stage in ("test", "layer"):
+        rounds = _tests(cells, place)
+    # The first round whose time is up ends all.
+    if not all(do(jobs, place, arguments.processes) for jobs in rounds):
+        print("The time is up. Another call goes on.")
+    elif chosen:
+        print("\n".join(f"{family}, {way}: {choose(family, way, place)}" for family, way in chosen))
     if arguments.stage in ("report", "layer"):
         print("\n\n".join(tables(place.log)))
         if arguments.picture:
             draw(place.log, arguments.picture)
 
 
-def _test(cells: Iterable[Cell], place: Place) -> None:
-    for cell in cells:
-        place.log.once(cell.key("test"), partial(test, cell, place))
+def _tests(cells: Sequence[Cell], place: Place) -> list[list[Job]]:
+    """Return the choices of runs of the test, and then these."""
+    names = [name for cell in cells for name in choices_of(cell, place)]
+    return [*_choices(names, place), [partial(test_once, cell) for cell in cells]]
+
+
+def _choices(names: Iterable[tuple[str, str]], place: Place) -> list[list[Job]]:
+    """Return the choices of ways in families of tasks in two rounds, since a penalty has the width of ``soft``."""
+    later = [(family, way) for family, way in dict.fromkeys(names) if place.ways[way].has_penalty]
+    sooner = dict.fromkeys([*((family, "soft") for family, _ in later), *names])
+    return [[partial(choose, *name) for name in some] for some in ([n for n in sooner if n not in later], later)]
 
 
 if __name__ == "__main__":

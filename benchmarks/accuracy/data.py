@@ -6,8 +6,8 @@ Each seed draws its own training and validation data. The test data are the same
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -30,6 +30,10 @@ STOP, VALIDATION = 1000, 2000
 FEW_STOP, FEW_VALIDATION = 100, 200
 # Test images that are also turned.
 COPIED = 1000
+# The task with a flag: digits whose class says there which way up they are, and the largest lean of those, in radians.
+# The others, 0, 1 and 8, look much alike upside down.
+TWO_WAYS_UP, LEAN = (2, 3, 4, 5, 6, 7, 9), math.pi / 6
+FLAG_CLASSES = 10 + len(TWO_WAYS_UP)
 # Puffs to draw from, then those of the test; of the first, for early stopping and for validation.
 PUFFS, TEST_PUFFS, STOP_PUFFS, VALIDATION_PUFFS = 24, 12, 2, 4
 # The largest shift of a photograph in training, in pixels.
@@ -47,6 +51,8 @@ class Data:
     act: Callable[[Tensor, Element], Tensor] = turned
     # The size of a change of smoke, in units of the inputs.
     step: Tensor | None = None
+    # Parts of the test that are scored apart.
+    parts: Mapping[str, Split] = field(default_factory=dict)
 
 
 def _first(split: Split, count: int | None) -> Split:
@@ -74,14 +80,60 @@ def mnist(root: Path | None, split: str) -> Split:
 
 def load_digits(pose: str, images: int, seed: int, root: Path | None, is_test: bool) -> Data:
     """Return digits on 25×25 pixels, each at an angle of its own; smaller training sets are parts of larger ones."""
-    stop, validation = (FEW_STOP, FEW_VALIDATION) if root is None else (STOP, VALIDATION)
 
     def posed(split: Split, generator: torch.Generator, count: int | None) -> Split:
-        pixels, labels = split
-        angles = (torch.rand(len(pixels), generator=generator) * 2 - 1) * POSES[pose]
-        # A row and a column less make the side odd, so that an upright digit is exact.
-        return rotated(pixels[:count, :, 1:, 1:].float() / 255, angles[:count], SIDE), labels[:count].long()
+        angles = (torch.rand(len(split[0]), generator=generator) * 2 - 1) * POSES[pose]
+        return _turned_digits(split, angles, count)
 
+    return _drawn_digits(posed, images, seed, root, is_test)
+
+
+def load_flagged_digits(_: str, images: int, seed: int, root: Path | None, is_test: bool) -> Data:
+    """Return digits with a flag, which is a second channel of 0 or 1. Turned are test images whose flag is 0."""
+    data = _drawn_digits(_with_flags, images, seed, root, is_test)
+    inputs, labels = data.scored
+    flags = flags_of(inputs)
+    parts = {f"flag {int(flag)}": (inputs[flags == flag], labels[flags == flag]) for flag in (False, True)}
+    return replace(data, copied=_first(parts["flag 0"], COPIED), parts=parts)
+
+
+def flags_of(inputs: Tensor) -> Tensor:
+    """Return which images (n, 2, H, W) have the flag 1, read from the centre of the second channel."""
+    side = inputs.shape[-1]
+    return inputs[:, 1, side // 2, side // 2] > 0.5
+
+
+def _with_flags(split: Split, generator: torch.Generator, count: int | None) -> Split:
+    """Return digits at any angle, of class 0 to 9, where a flag that is drawn is 0.
+
+    Where it is 1, half of them are upside down, all lean by up to 30°, and the class says also which way up they are.
+    """
+    flag, way_up, angle = torch.rand(3, len(split[0]), generator=generator)
+    is_flagged, is_down, angle = flag < 0.5, way_up < 0.5, 2 * angle - 1
+    angle = torch.where(is_flagged, LEAN * angle + math.pi * is_down, math.pi * angle)
+    images, labels = _turned_digits(split, angle, count)
+    upside_down = torch.arange(10)
+    upside_down[list(TWO_WAYS_UP)] = torch.arange(10, FLAG_CLASSES)
+    labels = torch.where((is_flagged & is_down)[:count], upside_down[labels], labels)
+    channel = is_flagged[:count].float().view(-1, 1, 1, 1).expand_as(images)
+    return torch.cat([images, channel], 1), labels
+
+
+def _turned_digits(split: Split, angles: Tensor, count: int | None) -> Split:
+    # A row and a column less make the side odd, so that an upright digit is exact.
+    images = rotated(split[0][:count, :, 1:, 1:].float() / 255, angles[:count], SIDE)
+    return images, split[1][:count].long()
+
+
+def _drawn_digits(
+    posed: Callable[[Split, torch.Generator, int | None], Split],
+    images: int,
+    seed: int,
+    root: Path | None,
+    is_test: bool,
+) -> Data:
+    """Return the data of a seed, given what puts the first so many digits in a pose."""
+    stop, validation = (FEW_STOP, FEW_VALIDATION) if root is None else (STOP, VALIDATION)
     pixels, labels = mnist(root, "train")
     generator = _generator(seed)
     order = torch.randperm(len(pixels), generator=generator)

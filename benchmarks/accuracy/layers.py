@@ -10,6 +10,7 @@ from escnn import nn as enn
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
+from benchmarks.accuracy.data import SIDE, flags_of
 from escnn_relaxed import RelaxedR2Conv
 from escnn_relaxed.layer.gate import Gate
 
@@ -126,4 +127,52 @@ class SoftHead(nn.Module):
         return logits
 
 
+class HeadByFlag(nn.Module):
+    """Twice as many logits: a pooled head for the flag 0, and a free one for 1."""
+
+    def __init__(self, in_type: FieldType, classes: int) -> None:
+        super().__init__()
+        self.pooled, self.free = PooledHead(in_type, classes // 2), FreeHead(in_type, classes // 2)
+
+    def forward(self, features: enn.GeometricTensor) -> Tensor:
+        """Return logits (batch, classes)."""
+        return torch.cat([self.pooled(features), self.free(features)], 1)
+
+
 HEADS: dict[str, type[nn.Module]] = {"pooled": PooledHead, "free": FreeHead, "soft": SoftHead}
+
+
+class FlagGate(nn.Module):
+    """g = flag: no layer is soft for an image whose flag is 0."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(batch, 2, H, W) → (batch,)."""
+        return flags_of(inputs).to(inputs)
+
+
+class LearnedGate(nn.Module):
+    """An MLP with a sigmoid, of the flag and of the mean brightness of an image in rings, which no turn changes.
+
+    It starts near 0.9, so that the network starts as a soft one.
+    """
+
+    rings: Tensor
+
+    def __init__(self, rings: int = 6, side: int = SIDE, hidden: int = 16) -> None:
+        super().__init__()
+        places = torch.arange(side) - (side - 1) / 2
+        numbers = (torch.hypot(places[:, None], places) * 2 * rings / side).long()
+        found = torch.stack([numbers == ring for ring in range(rings)]).flatten(1).float()
+        self.register_buffer("rings", found / found.sum(1, keepdim=True))
+        last = nn.Linear(hidden, 1)
+        nn.init.constant_(last.bias, 2.0)
+        self.mlp = nn.Sequential(nn.Linear(rings + 1, hidden), nn.SiLU(), last)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(batch, 2, H, W) → (batch,)."""
+        features = [inputs[:, 0].flatten(1) @ self.rings.mT, flags_of(inputs).to(inputs)[:, None]]
+        gates: Tensor = self.mlp(torch.cat(features, 1)).sigmoid().squeeze(1)
+        return gates
+
+
+GATES: dict[str, type[nn.Module]] = {"flag": FlagGate, "learned": LearnedGate}

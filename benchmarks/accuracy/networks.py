@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -14,10 +15,11 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.accuracy.layers import HEADS, Constant, FreeBias, Module
+from benchmarks.accuracy.data import FLAG_CLASSES, flags_of
+from benchmarks.accuracy.layers import GATES, HEADS, Constant, FreeBias, HeadByFlag, Module
 from benchmarks.accuracy.ways import Way
 from benchmarks.shared.turns import ELEMENTS, turned
-from escnn_relaxed import RelaxedR2Conv
+from escnn_relaxed import RelaxedR2Conv, gate_softness
 
 CLASSES = 10
 # Fields of the last layer, the same for every way: a pooled head sees one number of each.
@@ -57,10 +59,12 @@ def _convolution(way: Way, in_type: FieldType, out_type: FieldType, size: int, *
 class Classifier(nn.Module):
     """A body and a head: images (batch, channels, H, W) → logits (batch, classes)."""
 
-    def __init__(self, in_type: FieldType, constant: nn.Module | None, body: list[nn.Module], head: str) -> None:
+    def __init__(
+        self, in_type: FieldType, constant: nn.Module | None, body: list[nn.Module], head: str, classes: int = CLASSES
+    ) -> None:
         super().__init__()
         self.in_type, self.constant, self.body = in_type, constant, enn.SequentialModule(*body)
-        self.head = HEADS[head](self.body.out_type, CLASSES)
+        self.head = (HEADS | {"by flag": HeadByFlag})[head](self.body.out_type, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of images."""
@@ -69,13 +73,15 @@ class Classifier(nn.Module):
         return logits
 
 
-def digits_network(way: Way, group: str, width: int | tuple[int, ...]) -> nn.Module:
+def digits_network(
+    way: Way, group: str, width: int | tuple[int, ...], channels: int = 1, classes: int = CLASSES
+) -> nn.Module:
     """Return four convolutions with anti-aliased pooling by 2 between them, and a head.
 
     The width is that of all hidden layers, or of each of the three.
     """
     gspace = group_of(group)
-    in_type, constant = _input_type(gspace, [gspace.trivial_repr], way)
+    in_type, constant = _input_type(gspace, [gspace.trivial_repr] * channels, way)
     fields, modules = in_type, []
     hidden = width if isinstance(width, tuple) else (width,) * 3
     for number, fields_out in enumerate((*hidden, LAST)):
@@ -84,8 +90,47 @@ def digits_network(way: Way, group: str, width: int | tuple[int, ...]) -> nn.Mod
         size = KERNEL if number else 7
         modules += _activated(way, fields, _regular(gspace, fields_out), size, padding=size // 2)
         fields = modules[-1].out_type
-    network = Classifier(in_type, constant, modules, way.head)
+    network = Classifier(in_type, constant, modules, way.head, classes)
     return Canonical(network, group) if way.is_canonical else network
+
+
+def flagged_network(way: Way, group: str, width: int) -> nn.Module:
+    """Return networks of digits for images with a flag: one with a linear map for each flag, or two."""
+    build = partial(digits_network, group=group, width=width, channels=2)
+    if way.is_apart:
+        return Apart(build(Way(), classes=FLAG_CLASSES), build(way, classes=FLAG_CLASSES))
+    return WithFlag(build(way, classes=2 * FLAG_CLASSES), way.gate)
+
+
+class WithFlag(nn.Module):
+    """A network that gives logits for both flags, and the gate on its softness, for each image."""
+
+    def __init__(self, network: nn.Module, gate: str | None) -> None:
+        super().__init__()
+        self.network = network
+        self.gate: nn.Module | None = None if gate is None else GATES[gate]()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(batch, 2, H, W) → (batch, classes): the logits of an image's flag."""
+        with nullcontext() if self.gate is None else gate_softness(self.network, self.gate(inputs)):
+            both = self.network(inputs).unflatten(1, (2, -1))
+        logits: Tensor = both[torch.arange(len(inputs)), flags_of(inputs).long()]
+        return logits
+
+
+class Apart(nn.Module):
+    """A network for the flag 0, and another for 1."""
+
+    def __init__(self, *networks: nn.Module) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(batch, 2, H, W) → (batch, classes)."""
+        flags, logits = flags_of(inputs).long(), inputs.new_zeros(len(inputs), FLAG_CLASSES)
+        for flag in flags.unique().tolist():
+            logits = logits.index_put((flags == flag,), self.networks[flag](inputs[flags == flag]))
+        return logits
 
 
 def photographs_network(way: Way, group: str, width: int) -> nn.Module:

@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from scipy.stats import sem, t
 
-from benchmarks.accuracy.tasks import PLAN, TASKS
-from benchmarks.accuracy.ways import EQUAL_WAYS, WAYS
+from benchmarks.accuracy.tasks import PLAN, RELAXED_TRAINING, TASKS, WITH_FLAG
+from benchmarks.accuracy.ways import ALL_WAYS, EQUAL_WAYS, WAYS
 from benchmarks.shared.markdown import cell, table
 from benchmarks.shared.run_log import Log
 
 # The way whose gains are told, and over which: named before the runs.
 SOFT, BASELINES = "soft", ("strict", "free head", "free biases", "reference vector")
 OWN = "own layer"
-LEVEL = 0.05
+# With a flag, the way whose gains are told over every other one, and the scores: name in the log → header.
+GATED = "soft, gate is the flag"
+FLAG_SCORES = {"score": "accuracy, %", "flag 0": "flag 0", "flag 1": "flag 1", "turned": "flag 0, turned"}
+FLAGS = ("flag 0", "flag 1")
+LEVEL, BOTH = 0.05, ("score", "turned")
 # Scores of one task and number of images: way → seed → result.
 Part = Mapping[str, Mapping[int, Mapping[str, Any]]]
+Key = TypeVar("Key", bound=Hashable)
 
 
 def tables(log: Log) -> list[str]:
     """Return the tables of all stages that the log has runs of."""
     parts = _parts(log)
-    gains = [gain_table(parts, score) for score in ("score", "turned")] if parts else []
+    flagged = parts.pop(next((name for name in parts if name[0] == WITH_FLAG), ("", 0)), {})
+    gains = [gain_table(parts, score) for score in BOTH] if parts else []
     ways = [way_table(name, part, some) for name, part in parts.items() for some in ((*WAYS, OWN), (SOFT, *EQUAL_WAYS))]
-    return [text for text in (study_table(log), choice_table(log), *gains, *ways) if text]
+    others = relaxed_training_table(parts), *flag_tables(flagged)
+    return [text for text in (study_table(log), choice_table(log), *gains, *ways, *others) if text]
 
 
 def _runs(log: Log, stage: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -41,7 +48,7 @@ def _runs(log: Log, stage: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 def _parts(log: Log) -> dict[tuple[str, int], Part]:
     """Return the runs of the test, tasks in the order of the plan."""
-    found: dict[tuple[str, int], Any] = {(task, images): defaultdict(dict) for task, images, _ in PLAN}
+    found: dict[tuple[str, int], Any] = {(row.task, row.images): defaultdict(dict) for row in PLAN}
     for run, result in _runs(log, "test"):
         found[run["task"], run["images"]][run["way"]][run["seed"]] = result
     return {name: part for name, part in found.items() if part}
@@ -109,10 +116,11 @@ def _is_error(task: str) -> bool:
     return TASKS[task].objective.likelihood != "categorical"
 
 
-def differences(part: Part, baseline: str, score: str, way: str = SOFT) -> list[float]:
-    """Return a way less a baseline, of each seed of both."""
+def gains_of(task: str, part: Part, baseline: str, score: str, way: str = SOFT) -> list[float]:
+    """Return by how much a way is better than a baseline, of each seed of both."""
     ours, theirs = part.get(way, {}), part.get(baseline, {})
-    return [ours[seed][score] - theirs[seed][score] for seed in ours if seed in theirs]
+    sign = -1 if _is_error(task) else 1
+    return [sign * (ours[seed][score] - theirs[seed][score]) for seed in ours if seed in theirs]
 
 
 def p_value(values: Sequence[float]) -> float:
@@ -131,32 +139,72 @@ def holm(values: Sequence[float]) -> list[float]:
     return found
 
 
-def gain_table(parts: Mapping[tuple[str, int], Part], score: str) -> str:
-    """Return the gains of soft layers over each baseline: mean, half of the 95 % interval, and a mark.
+def marked_gains(gains: Mapping[Key, Sequence[float]]) -> dict[Key, str]:
+    """Return the cells of all gains of a table: mean, half of the 95 % interval, and a mark.
 
-    ▲ and ▼ where a gain or a loss remains after Holm's correction over all gains of the table, otherwise ○.
+    ▲ and ▼ where a gain or a loss remains after Holm's correction over all of them, otherwise ○.
     """
-    signs = {name: -1 if _is_error(name[0]) else 1 for name in parts}
-    values = {
-        (name, baseline): [signs[name] * value for value in differences(part, baseline, score)]
-        for name, part in parts.items()
-        for baseline in BASELINES
-    }
-    known = {key: some for key, some in values.items() if len(some) > 1}
-    corrected = dict(zip(known, holm([p_value(some) for some in known.values()]), strict=True))
+    known = {key: some for key, some in gains.items() if len(some) > 1}
+    cells = dict.fromkeys(gains, "–")
+    for (key, some), p in zip(known.items(), holm([p_value(some) for some in known.values()]), strict=True):
+        half, mean = t.ppf(1 - LEVEL / 2, len(some) - 1) * sem(some), fmean(some)
+        mark = "○" if p >= LEVEL else "▲" if mean > 0 else "▼"
+        cells[key] = f"{mean:+.2f} ± {half:.2f} {mark}".replace("-", "−")
+    return cells
+
+
+def _scores(task: str, part: Part, way: str, score: str) -> str:
+    """Return mean ± standard error of the scores of a way."""
+    return cell([run[score] for run in part.get(way, {}).values()], len(TASKS[task].seeds))
+
+
+def relaxed_training_table(parts: Mapping[tuple[str, int], Part]) -> str:
+    """Return the gains of strict networks that were soft in training over those that never were, of equal seeds."""
+    known = {name: parts[name] for name in RELAXED_TRAINING if "annealed" in parts.get(name, {})}
+    gains = marked_gains(
+        {
+            (name, score): gains_of(name[0], part, "strict", score, "annealed")
+            for name, part in known.items()
+            for score in BOTH
+        }
+    )
     rows = []
-    for name, part in parts.items():
-        cells = []
-        for baseline in BASELINES:
-            some = known.get((name, baseline))
-            if some is None:
-                cells.append("–")
-                continue
-            half, mean = t.ppf(1 - LEVEL / 2, len(some) - 1) * sem(some), fmean(some)
-            mark = "○" if corrected[name, baseline] >= LEVEL else "▲" if mean > 0 else "▼"
-            cells.append(f"{mean:+.2f} ± {half:.2f} {mark}".replace("-", "−"))
-        ours = [run[score] for run in part.get(SOFT, {}).values()]
-        rows.append([_title(*name), cell(ours, len(TASKS[name[0]].seeds)), *cells])
+    for name, part in known.items():
+        means = (_scores(name[0], part, way, "score") for way in ("strict", "annealed"))
+        rows.append([_title(*name), *means, *(gains[name, score] for score in BOTH)])
+    header = "ends strict", "`strict`", "`annealed`", "gain of `annealed`", "gain on turned inputs"
+    return table(header, rows) if rows else ""
+
+
+def flag_tables(part: Part) -> list[str]:
+    """Return the scores of all ways on digits with a flag, and the gains of the gate that is the flag."""
+    ways, rows = [way for way in ALL_WAYS if way in part], []
+    for way in ways:
+        runs = list(part[way].values())
+        gates = [f"{fmean(run[f'gate, {flag}'] for run in runs):.2f}" for flag in FLAGS if f"gate, {flag}" in runs[0]]
+        counts = f"{runs[0]['parameters']:,}", str(runs[0]["width"]), f"{runs[0]['rate']:g}"
+        scores = (_scores(WITH_FLAG, part, way, score) for score in FLAG_SCORES)
+        rows.append([f"`{way}`", *scores, " and ".join(gates), *counts, f"{fmean(run['seconds'] for run in runs):.0f}"])
+    if len(ways) < 2:
+        return []
+    gains = marked_gains(
+        {(way, s): gains_of(WITH_FLAG, part, way, s, GATED) for way in ways if way != GATED for s in FLAG_SCORES}
+    )
+    less = [[f"`{way}`", *(gains[way, s] for s in FLAG_SCORES)] for way in ways if way != GATED]
+    header = *FLAG_SCORES.values(), "gate at 0 and 1", "parameters", "fields", "rate", "seconds"
+    return [table((WITH_FLAG, *header), rows), table((f"gain of `{GATED}` over", *FLAG_SCORES.values()), less)]
+
+
+def gain_table(parts: Mapping[tuple[str, int], Part], score: str) -> str:
+    """Return the gains of soft layers over each baseline."""
+    known = {name: part for name, part in parts.items() if SOFT in part}
+    gains = marked_gains(
+        {(name, way): gains_of(name[0], part, way, score) for name, part in known.items() for way in BASELINES}
+    )
+    rows = [
+        [_title(*name), _scores(name[0], part, SOFT, score), *(gains[name, way] for way in BASELINES)]
+        for name, part in known.items()
+    ]
     title = "as they are" if score == "score" else "on turned inputs"
     return table((title, f"`{SOFT}`", *(f"gain over `{baseline}`" for baseline in BASELINES)), rows)
 
@@ -178,7 +226,8 @@ def way_table(name: tuple[str, int], part: Part, ways: Sequence[str]) -> str:
 
 def draw(log: Log, path: Path) -> None:
     """Draw for each task the score on data as they are against that on turned ones, a dot for each way."""
-    parts = {name: part for name, part in _parts(log).items() if len(part) > 1}
+    # A flag has no such pair of scores: turned are images of the flag 0 alone.
+    parts = {name: part for name, part in _parts(log).items() if len(part) > 1 and name[0] != WITH_FLAG}
     if not parts:
         raise ValueError("the log has no task with runs of two ways of the test, so there is nothing to draw")
     columns = min(3, len(parts))

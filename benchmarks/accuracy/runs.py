@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -30,8 +33,8 @@ from benchmarks.accuracy.tasks import (
     Choosing,
     Task,
 )
-from benchmarks.accuracy.training import Trainer, scores, train, train_to_plateau, train_with_average
-from benchmarks.accuracy.ways import EQUAL_WAYS, WAYS, Way
+from benchmarks.accuracy.training import Trainer, gates_of, scores, train, train_to_plateau, train_with_average
+from benchmarks.accuracy.ways import ALL_WAYS, EQUAL_WAYS, WAYS, Way
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.training import softness_of
 
@@ -70,8 +73,20 @@ class Place:
     data: Path | None
     log: Log
     tasks: Mapping[str, Task] = field(default_factory=lambda: TASKS)
-    ways: Mapping[str, Way] = field(default_factory=lambda: {**WAYS, **EQUAL_WAYS})
+    ways: Mapping[str, Way] = field(default_factory=lambda: ALL_WAYS)
     choosing: Mapping[str, Choosing] = field(default_factory=lambda: CHOOSING)
+    # The time, in seconds since the epoch, after which no run starts.
+    end: float = math.inf
+
+    def once(self, run: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the result of a run, from the log where it is there; raise an error where it may not start."""
+        if run not in self.log.runs and time.time() >= self.end:
+            raise TimeIsUpError
+        return self.log.once(run, make)
+
+
+class TimeIsUpError(Exception):
+    """A run may not start any more."""
 
 
 def _trainer(cell: Cell, choice: Choice, place: Place, is_test: bool = False) -> Trainer:
@@ -116,6 +131,11 @@ def study(cell: Cell, rule: str, steps: int, place: Place) -> dict[str, Any]:
     return {**found, "score, averaged": averaged}
 
 
+def study_once(cell: Cell, rule: str, steps: int, place: Place) -> None:
+    """Make a run of the study where the log lacks it."""
+    place.once(cell.key("study", rule=rule), partial(study, cell, rule, steps, place))
+
+
 def study_runs() -> Iterator[tuple[Cell, str, int]]:
     """Yield the runs of the study with their rules and the steps of a shorter training, seed by seed."""
     for seed, (task, images, steps), way, rule in product(STUDY_SEEDS, STUDY, STUDY_WAYS, STUDY_RULES):
@@ -124,16 +144,15 @@ def study_runs() -> Iterator[tuple[Cell, str, int]]:
 
 def planned() -> Iterator[Cell]:
     """Yield the runs of the test: all ways of a task with a seed before the next seed."""
-    for task, images, ways in PLAN:
-        for seed in TASKS[task].seeds:
-            for way in ways:
-                yield Cell(task, images, way, seed)
+    for row in PLAN:
+        for seed, way in product(row.seeds or TASKS[row.task].seeds, row.ways):
+            yield Cell(row.task, row.images, way, seed)
 
 
 def families() -> Iterator[tuple[str, str]]:
     """Yield each family of tasks with each of the ways that are chosen in it."""
     for family, choosing in CHOOSING.items():
-        ways = (way for task, _, some in PLAN if TASKS[task].choices == family for way in some if way in WAYS)
+        ways = (way for row in PLAN if TASKS[row.task].choices == family for way in row.ways if way not in EQUAL_WAYS)
         yield from ((family, way) for way in choosing.only or dict.fromkeys(ways))
 
 
@@ -150,7 +169,7 @@ def _trial(family: str, way: str, choice: Choice, place: Place) -> float:
             return {**found, "seconds": seconds, "parameters": parameters(trainer.network)}
 
         name = cell.key("choose", **asdict(choice))
-        found.append(place.log.once(name, make)["score"])
+        found.append(place.once(name, make)["score"])
     return fmean(found)
 
 
@@ -175,6 +194,17 @@ def choose(family: str, way: str, place: Place) -> Choice:
     return best(replace(first, rate=rate) for rate in RATES)
 
 
+def choices_of(cell: Cell, place: Place) -> list[tuple[str, str]]:
+    """Return the family and the way of each choice that a run of the test needs."""
+    family, equal = place.tasks[cell.task].choices, place.ways[cell.way].equal
+    return [(family, cell.way)] if equal is None else [(family, equal), (family, "soft")]
+
+
+def test_once(cell: Cell, place: Place) -> None:
+    """Make a run of the test where the log lacks it."""
+    place.once(cell.key("test"), partial(test, cell, place))
+
+
 def test(cell: Cell, place: Place) -> dict[str, Any]:
     """Return the scores of one run on the test, its choice and its cost."""
     task = place.tasks[cell.task]
@@ -189,4 +219,5 @@ def test(cell: Cell, place: Place) -> dict[str, Any]:
         "seconds": seconds,
         **asdict(replace(choice, width=width)),
         **softness_of(trainer.network),
+        **gates_of(trainer.network, trainer.data),
     }

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from benchmarks.accuracy.data import Data
 from benchmarks.accuracy.layers import AnnealedR2Conv
-from benchmarks.accuracy.networks import Canonical
+from benchmarks.accuracy.networks import Canonical, WithFlag
 from benchmarks.accuracy.ways import Way
 from benchmarks.shared.training import FIRST_ROUND, Split, update
 from benchmarks.shared.turns import ELEMENTS, randomly_moved
@@ -195,7 +195,16 @@ def scores(network: nn.Module, data: Data, group: str, are_turned: bool = True) 
     found = {"score": score(network, data, data.scored, None)}
     if are_turned:
         found["turned"] = fmean(score(network, data, data.copied, element) for element in ELEMENTS[group][1:])
+        found |= {name: score(network, data, part, None) for name, part in data.parts.items()}
     return found
+
+
+@torch.no_grad()
+def gates_of(network: nn.Module, data: Data) -> dict[str, float]:
+    """Return the mean gate of a network that learns one, of each part of the test."""
+    if not isinstance(network, WithFlag) or network.gate is None:
+        return {}
+    return {f"gate, {name}": network.gate(inputs).mean().item() for name, (inputs, _) in data.parts.items()}
 
 
 def _accuracy_on(network: nn.Module, data: Data, split: Split, element: Any) -> float:

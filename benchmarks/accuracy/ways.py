@@ -17,7 +17,8 @@ class Way:
     """A way to build and train a network."""
 
     layer: Callable[..., Any] = R2Conv
-    # "pooled", "free" or "soft". Of forecasts, the last layer: one of the group, one without, or a soft one.
+    # "pooled", "free" or "soft", and "by flag". Of forecasts, the last layer: one of the group, one without, or a soft
+    # one.
     head: str = "pooled"
     # After each layer a bias for each channel.
     has_free_biases: bool = False
@@ -33,6 +34,10 @@ class Way:
     is_canonical: bool = False
     # The way whose choices it has; its hidden layers have as many parameters as make the network's those of ``soft``.
     equal: str | None = None
+    # With a flag: the gate on the softness for each image, "flag" or "learned".
+    gate: str | None = None
+    # With a flag: this network where it is 1, and a strict one where it is 0.
+    is_apart: bool = False
 
 
 WAYS: dict[str, Way] = {
@@ -53,3 +58,12 @@ WAYS: dict[str, Way] = {
 EQUAL_WAYS: dict[str, Way] = {
     f"{name}, equal parameters": replace(WAYS[name], equal=name) for name in ("strict", "free head")
 }
+# Of the task with a flag, beside "strict", "free head" and "soft".
+FLAG_WAYS: dict[str, Way] = {
+    "free head by flag": Way(head="by flag"),
+    "network for each flag": Way(RelaxedR2Conv, is_apart=True),
+    "soft, gate is the flag": Way(RelaxedR2Conv, gate="flag"),
+    "soft, gate and head by flag": Way(RelaxedR2Conv, "by flag", gate="flag"),
+    "soft, learned gate": Way(RelaxedR2Conv, gate="learned"),
+}
+ALL_WAYS = {**WAYS, **EQUAL_WAYS, **FLAG_WAYS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import functools
 import json
 import os
@@ -34,16 +35,31 @@ class Log:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.runs: dict[str, dict[str, Any]] = {}
-        if path.exists():
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-                try:
-                    entry = json.loads(line)
-                except ValueError:
-                    warnings.warn(f"{path}, line {number} was cut off: that run is done again", stacklevel=2)
-                    continue
-                if not isinstance(entry, dict) or not entry.keys() >= {"run", "result"}:
-                    raise ValueError(f"{path}, line {number} must hold 'run' and 'result', got {line[:80]}")
-                self.runs[entry["run"]] = entry["result"]
+        self.read()
+
+    def __reduce__(self) -> tuple[type[Log], tuple[Path]]:
+        """Another process reads the file, with what has been added since."""
+        return type(self), (self._path,)
+
+    def read(self) -> None:
+        """Read the file again, to which other processes may have added."""
+        for number, line in enumerate(self._text().splitlines(), 1):
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                warnings.warn(f"{self._path}, line {number} was cut off: that run is done again", stacklevel=3)
+                continue
+            if not isinstance(entry, dict) or not entry.keys() >= {"run", "result"}:
+                raise ValueError(f"{self._path}, line {number} must hold 'run' and 'result', got {line[:80]}")
+            self.runs[entry["run"]] = entry["result"]
+
+    def _text(self) -> str:
+        if not self._path.exists():
+            return ""
+        with self._path.open(encoding="utf-8") as file:
+            # No process reads half of a line that another one writes.
+            fcntl.flock(file, fcntl.LOCK_SH)
+            return file.read()
 
     def once(self, run: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the result of a run, which is made, kept and told where the log does not hold it."""
@@ -59,6 +75,7 @@ class Log:
         line = json.dumps({"run": run, "result": result}) + "\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             content = self._path.read_bytes()
             if content and not content.endswith(b"\n"):  # a call was killed as it wrote
                 line = "\n" + line

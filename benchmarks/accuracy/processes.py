@@ -1,0 +1,53 @@
+"""Runs in several processes at a time, each of one thread, which write to the same log."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from multiprocessing import get_context
+
+import torch
+
+from benchmarks.accuracy.runs import Place, TimeIsUpError
+
+# What makes one run or more, of which the log keeps each as it ends.
+Job = Callable[[Place], object]
+# Libraries read these once, as a process starts.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def do(jobs: Iterable[Job], place: Place, processes: int = 1) -> bool:
+    """Do jobs one after another here, or so many at a time in as many new processes, and first what the log holds.
+
+    Each job in a new process reads the log as it starts, so that it finds what others have made. A job that fails ends
+    the call, after those that run.
+
+    Returns:
+        Whether the time sufficed for all.
+    """
+    known = replace(place, end=-math.inf)
+    jobs = [job for job in jobs if not _finishes(job, known)]
+    if processes == 1 or len(jobs) < 2:
+        return all([_finishes(job, place) for job in jobs])
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    with ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        running = [pool.submit(_finishes, job, place) for job in jobs]
+        try:
+            finished = [future.result() for future in as_completed(running)]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    place.log.read()
+    return all(finished)
+
+
+def _finishes(job: Job, place: Place) -> bool:
+    """Do a job; return False where its time was up."""
+    try:
+        job(place)
+    except TimeIsUpError:
+        return False
+    return True
