@@ -23,8 +23,6 @@ from escnn import nn as enn
 from escnn.nn import FieldType, R2Conv, R3Conv
 from torch import nn
 
-from benchmarks.accuracy.networks import digits_network, photographs_network
-from benchmarks.accuracy.ways import WAYS
 from benchmarks.speed.sides import DEVICE, Call, OnTensors, alternate, evaluation, peak_memory, regular, training
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv, SoftnessEvidence
 
@@ -135,14 +133,7 @@ def _evidence_rows() -> Iterator[Row]:
 
 def _evidence_sides(gspace: Any, fields: int, is_penalty: bool) -> tuple[Call, Call]:
     """Return an update of the evidence, or a step with its penalty, and a step of a network of four soft layers."""
-    hidden, last = regular(gspace, fields), regular(gspace, 2 * fields)
-    modules: list[nn.Module] = []
-    for in_type, out_type in pairwise([FieldType(gspace, [gspace.trivial_repr]), hidden, hidden, hidden, last]):
-        soft = RelaxedR2Conv(in_type, out_type, 5, padding=2, bias=False)
-        modules += [soft, enn.InnerBatchNorm(out_type), enn.ReLU(out_type)]
-        modules.append(enn.PointwiseAvgPoolAntialiased(out_type, 0.66, 2))
-    body = OnTensors(enn.SequentialModule(*modules, enn.GroupPooling(last)))
-    network = nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(len(last), 10)).to(DEVICE)
+    network = _network(RelaxedR2Conv, gspace, fields)
     evidence = SoftnessEvidence(network, 50_000)
     images, labels = torch.randn(128, 1, 33, 33, device=DEVICE), torch.randint(0, 10, (64,), device=DEVICE)
     ours = training(network, images[:64], labels, evidence.penalty) if is_penalty else partial(evidence.update, images)
@@ -151,19 +142,27 @@ def _evidence_sides(gspace: Any, fields: int, is_penalty: bool) -> tuple[Call, C
 
 def _network_rows() -> Iterator[Row]:
     """Yield a step of training of whole networks, soft beside strict."""
-    for name, make, group, width, shape in (
-        ("digits, C8, 8 fields", digits_network, "C8", 8, (64, 1, 25, 25)),
-        ("CIFAR-10, C4, 8 fields", photographs_network, "C4", 8, (64, 3, 33, 33)),
-        ("CIFAR-10, C4, 32 fields", photographs_network, "C4", 32, (64, 3, 33, 33)),
-    ):
-        sides = partial(_network_sides, make, group, width, shape)
-        yield Row(f"network, {name}, batch {shape[0]}", "R2Conv", sides)
+    for gspace, fields in ((gspaces.rot2dOnR2(8), 8), (gspaces.rot2dOnR2(4), 32)):
+        name = f"network, {gspace.fibergroup.name}, {fields} fields, 33×33, batch 64"
+        yield Row(name, "R2Conv", partial(_network_sides, gspace, fields))
 
 
-def _network_sides(make: Callable[..., nn.Module], group: str, width: int, shape: tuple[int, ...]) -> Sequence[Call]:
+def _network_sides(gspace: Any, fields: int) -> Sequence[Call]:
     """Return a step of training of the soft network and of the strict one."""
-    images, labels = torch.randn(*shape, device=DEVICE), torch.randint(0, 10, shape[:1], device=DEVICE)
-    return [training(make(WAYS[way], group, width).to(DEVICE), images, labels) for way in ("soft", "strict")]
+    images, labels = torch.randn(64, 1, 33, 33, device=DEVICE), torch.randint(0, 10, (64,), device=DEVICE)
+    return [training(_network(kind, gspace, fields), images, labels) for kind in (RelaxedR2Conv, R2Conv)]
+
+
+def _network(kind: Any, gspace: Any, fields: int) -> nn.Module:
+    """Return a classifier of four layers."""
+    hidden, last = regular(gspace, fields), regular(gspace, 2 * fields)
+    modules: list[nn.Module] = []
+    for in_type, out_type in pairwise([FieldType(gspace, [gspace.trivial_repr]), hidden, hidden, hidden, last]):
+        convolution = kind(in_type, out_type, 5, padding=2, bias=False)
+        modules += [convolution, enn.InnerBatchNorm(out_type), enn.ReLU(out_type)]
+        modules.append(enn.PointwiseAvgPoolAntialiased(out_type, 0.66, 2))
+    body = OnTensors(enn.SequentialModule(*modules, enn.GroupPooling(last)))
+    return nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(len(last), 10)).to(DEVICE)
 
 
 def _named(fields: FieldType, kernel_size: int, batch: int, size: int) -> str:
