@@ -91,6 +91,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=_names(map(str, TEST_SEEDS)), help="of the test, only these")
     parser.add_argument("--processes", type=_positive, default=1, help="runs at a time (%(default)s)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after these no run starts")
+    parser.add_argument("--device", type=torch.device, default="cpu", help="where networks are trained (%(default)s)")
     parser.add_argument("--layer", type=_layer, help="package.module:Layer of your own")
     parser.add_argument("--head", choices=HEADS, default="pooled", help="of the networks of that layer (%(default)s)")
     parser.add_argument("--picture", type=Path, help="where the picture is written")
@@ -104,7 +105,10 @@ def main(words: Sequence[str] | None = None) -> None:
     """Make the runs of a stage that the log lacks, or tell what it holds."""
     arguments = _arguments(words)
     torch.set_num_threads(1)
-    place = replace(Place(arguments.data, Log(arguments.log)), end=time.time() + 60 * arguments.minutes)
+    # float32 as on a CPU.
+    torch.backends.cudnn.allow_tf32 = False
+    end = time.time() + 60 * arguments.minutes
+    place = replace(Place(arguments.data, Log(arguments.log)), end=end, device=arguments.device)
     tasks, ways, seeds = arguments.tasks or TASKS, arguments.ways or ALL_WAYS, arguments.seeds
     cells = [
         run for run in planned() if run.task in tasks and run.way in ways and (not seeds or str(run.seed) in seeds)

@@ -54,6 +54,16 @@ class Data:
     # Parts of the test that are scored apart.
     parts: Mapping[str, Split] = field(default_factory=dict)
 
+    def to(self, device: torch.device) -> Data:
+        """Return the same on a device."""
+
+        def moved(split: Split) -> Split:
+            return split[0].to(device), split[1].to(device)
+
+        splits = {name: moved(getattr(self, name)) for name in ("train", "stop", "scored", "copied")}
+        step = None if self.step is None else self.step.to(device)
+        return replace(self, **splits, step=step, parts={name: moved(part) for name, part in self.parts.items()})
+
 
 def _first(split: Split, count: int | None) -> Split:
     return split[0][:count], split[1][:count]

@@ -33,7 +33,7 @@ def do(jobs: Iterable[Job], place: Place, processes: int = 1) -> bool:
     if processes == 1 or len(jobs) < 2:
         return all([_finishes(job, place) for job in jobs])
     os.environ.update(dict.fromkeys(THREADS, "1"))
-    with ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn"), _start) as pool:
         running = [pool.submit(_finishes, job, place) for job in jobs]
         try:
             finished = [future.result() for future in as_completed(running)]
@@ -42,6 +42,11 @@ def do(jobs: Iterable[Job], place: Place, processes: int = 1) -> bool:
             raise
     place.log.read()
     return all(finished)
+
+
+def _start() -> None:
+    torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def _finishes(job: Job, place: Place) -> bool:

@@ -77,6 +77,8 @@ class Place:
     choosing: Mapping[str, Choosing] = field(default_factory=lambda: CHOOSING)
     # The time, in seconds since the epoch, after which no run starts.
     end: float = math.inf
+    # Where networks are trained. Data and first weights are drawn on the CPU, so they are the same for all devices.
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def once(self, run: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the result of a run, from the log where it is there; raise an error where it may not start."""
@@ -94,7 +96,8 @@ def _trainer(cell: Cell, choice: Choice, place: Place, is_test: bool = False) ->
     task, way = place.tasks[cell.task], place.ways[cell.way]
     data: Data = _load(task.load, task.pose, cell.images, cell.seed, place.data, is_test)
     torch.manual_seed(cell.seed)
-    network = task.network(way, task.group, choice.width)
+    network = task.network(way, task.group, choice.width).to(place.device)
+    data = data.to(place.device)
     return Trainer(network, way, data, task.objective, task.group, choice.rate, choice.penalty, task.varied)
 
 
@@ -164,8 +167,9 @@ def _trial(family: str, way: str, choice: Choice, place: Place) -> float:
 
         def make(cell: Cell = cell) -> dict[str, Any]:
             trainer = _trainer(cell, choice, place)
-            seconds = train(trainer, choosing.steps)
-            found = scores(trainer.network, trainer.data, place.tasks[cell.task].group, False)
+            with place.device:
+                seconds = train(trainer, choosing.steps)
+                found = scores(trainer.network, trainer.data, place.tasks[cell.task].group, False)
             return {**found, "seconds": seconds, "parameters": parameters(trainer.network)}
 
         name = cell.key("choose", **asdict(choice))
@@ -212,12 +216,14 @@ def test(cell: Cell, place: Place) -> dict[str, Any]:
     is_equal = place.ways[cell.way].equal is not None
     width = equal_widths(cell, place) if is_equal else task.fields * choice.width
     trainer = _trainer(cell, replace(choice, width=width), place, is_test=True)
-    seconds = train(trainer, task.steps[cell.images])
-    return {
-        **scores(trainer.network, trainer.data, task.group),
-        "parameters": parameters(trainer.network),
-        "seconds": seconds,
-        **asdict(replace(choice, width=width)),
-        **softness_of(trainer.network),
-        **gates_of(trainer.network, trainer.data),
-    }
+    with place.device:
+        seconds = train(trainer, task.steps[cell.images])
+        return {
+            **scores(trainer.network, trainer.data, task.group),
+            "parameters": parameters(trainer.network),
+            "seconds": seconds,
+            **asdict(replace(choice, width=width)),
+            **softness_of(trainer.network),
+            **gates_of(trainer.network, trainer.data),
+            "device": place.device.type,
+        }

@@ -46,10 +46,10 @@ class Task:
 _digits = partial(Task, load_digits, network=digits_network, group="C8", choices="digits")
 _smoke = partial(Task, network=smoke_network, choices="smoke", objective=CHANGES, steps={5: 1280})
 TASKS: dict[str, Task] = {
-    "digits upright": _digits("upright", steps={100: 300, 1000: 400}),
-    "digits within 60°": _digits("within 60°", steps={100: 300, 300: 300, 1000: 400}),
-    "digits any angle": _digits("any angle", steps={300: 300, 1000: 400}),
-    "digits with a flag": Task(load_flagged_digits, "", flagged_network, "C8", {1000: 400}, "flag", seeds=FIVE),
+    "digits upright": _digits("upright", steps={100: 300, 1000: 800}),
+    "digits within 60°": _digits("within 60°", steps={100: 300, 300: 300, 1000: 800}),
+    "digits any angle": _digits("any angle", steps={300: 300, 1000: 800}),
+    "digits with a flag": Task(load_flagged_digits, "", flagged_network, "C8", {1000: 800}, "flag", seeds=FIVE),
     "smoke level 9": _smoke(partial(load_smoke, "rotation"), "level 9", group="C4"),
     "smoke level 0": _smoke(partial(load_smoke, "rotation"), "level 0", group="C4", seeds=FIVE),
     "smoke translation": _smoke(partial(load_smoke, "translation"), "level 9", group="T1", fields=2),
