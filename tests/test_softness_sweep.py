@@ -94,3 +94,20 @@ def test_a_gate_that_cannot_be_written_changes_nothing() -> None:
     with gate_softness(network, 0.5), pytest.raises(RuntimeError, match="remove it first"):
         write_gate(network, 0.5)
     assert all(torch.equal(value, before[name]) for name, value in mixed.state_dict().items())
+
+
+def test_a_gate_on_one_layer_or_a_layer_without_a_strict_part_is_refused_and_changes_nothing() -> None:
+    network = forms.network_of(small.soft_regular_layer(), small.soft_regular_layer())
+    before = copy.deepcopy(network.state_dict())
+    with gate_softness(network, {"2": 0.5}), pytest.raises(RuntimeError, match="remove it first"):
+        write_gate(network, 0.5)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    # K_g is g K here, whose softness is 1 for each g.
+    mixed = torch.nn.ModuleList([network[0], layer_of("residual")])
+    with torch.no_grad():
+        mixed[1].weights.zero_()
+    before = copy.deepcopy(mixed.state_dict())
+    assert mixed[1].softness() == 1
+    with pytest.raises(ValueError, match="softness can be set where both parts of the kernel are above 0"):
+        write_gate(mixed, 0.5)
+    assert all(torch.equal(value, before[name]) for name, value in mixed.state_dict().items())
