@@ -1,6 +1,7 @@
 """Relaxed training of strict networks: a gate from 1 to 0, in a plain loop."""
 
 import pytest
+import torch
 from errors import BROKEN, ROUNDING, relative_error
 from small import soft_regular_layer
 from small_networks import answer, train_a_step
@@ -30,6 +31,10 @@ def test_a_function_is_a_schedule_and_others_are_refused() -> None:
     assert annealed_gate(0.5, lambda progress: (1 - progress) ** 2) == 0.25
     with pytest.raises(ValueError, match=r"progress must be from 0 to 1, got 1.5"):
         annealed_gate(1.5)
+    with pytest.raises(ValueError, match=r"progress must be from 0 to 1, got -0.5"):
+        annealed_gate(-0.5)
+    # Functions of NumPy or torch return numbers of theirs.
+    assert type(annealed_gate(0.5, lambda progress: torch.tensor(progress))) is float
     with pytest.raises(ValueError, match=r"schedule must be one of \['cosine', 'linear', .*\], got 'exponential'"):
         annealed_gate(0.5, "exponential")
 

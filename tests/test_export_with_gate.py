@@ -65,6 +65,15 @@ def test_named_subgroups_are_gated_alone_and_gates_on_the_network_are_constants(
         export_with_gate(layer)
 
 
+@torch.no_grad()
+def test_a_constant_gate_on_rotation_alone_is_exported_where_translation_is_soft() -> None:
+    """No part of the kernel is the same at each pixel then."""
+    layer = layer_of("soft in translation").eval()
+    with gate_softness(layer, 0.4, "rotation"):
+        expected, exported = answer(layer), export_network(layer)
+    assert relative_error(exported(features_of(layer)), expected) <= ROUNDING
+
+
 class Block(nn.Module):
     """A forward of its own, which calls a layer twice."""
 
@@ -197,6 +206,17 @@ def test_traces_and_programs_take_other_gates_and_batches(gate: str) -> None:
     for module in (torch.jit.trace(network, few), torch.export.export(network, few, **shapes).module()):
         assert relative_error(module(*many), expected) <= SINGLE
     assert network.gate.value is None
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_traces_compare_no_sizes(shape: tuple[int, ...]) -> None:
+    """torch warns that they would be constants."""
+    network = export_with_gate(layer_of("soft"))
+    features, *gates = features_of(layer_of("soft")), *(torch.rand(shape, dtype=torch.float64) for _ in range(2))
+    trace = torch.jit.trace(network, (features, gates[0]))
+    assert relative_error(trace(features, gates[1]), network(features, gates[1])) <= ROUNDING
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from escnn_relaxed import SoftnessEvidence, gate_softness
 from escnn_relaxed.measure import symmetry_profile
+from escnn_relaxed.network import gate as gates
 
 FORMS = ("soft", "soft in translation", "soft, continuous", "linear")
 A_FEW = pytest.mark.parametrize("form", FORMS)
@@ -221,7 +222,11 @@ def test_an_exception_in_a_layer_leaves_no_gate_anywhere() -> None:
 
     hook = network[2].register_forward_hook(fail)
     for gate in (0.5, torch.rand(2, dtype=torch.float64), {"0": 0.1, "2": 0.2}):
-        with pytest.raises(RuntimeError, match="of the user"), gate_softness(network, 0.5), gate_softness(network, gate):
+        with (
+            pytest.raises(RuntimeError, match="of the user"),
+            gate_softness(network, 0.5),
+            gate_softness(network, gate),
+        ):
             answer(network)
         assert network[0].gates == network[2].gates == ()
     hook.remove()
@@ -250,7 +255,7 @@ def test_what_describes_the_weights_of_the_data_refuses_gates(gate: Any) -> None
             lambda: SoftnessEvidence(network, 100),
             lambda: evidence.update(features_of(network, batch=10)),
         ):
-            with pytest.raises(ValueError, match="network: a gate is on the softness of '2', .* remove it first"):
+            with pytest.raises(ValueError, match=r"network: a gate is on the softness of '2', .* remove it first"):
                 call()
         with pytest.raises(RuntimeError, match="element_errors: a gate is on the softness"):
             symmetry_profile(network)
@@ -268,6 +273,7 @@ def test_what_describes_the_weights_of_the_data_refuses_gates(gate: Any) -> None
         (torch.tensor(float("inf")), ValueError, r"gate must be finite, got a tensor of shape \(\) that is not"),
         ({"": 0.5}, ValueError, r"names of relaxed layers, of \['0', '2'\], got ''"),
         ({0: 0.5}, ValueError, r"names of relaxed layers, of \['0', '2'\], got 0"),
+        (torch.tensor([0.5, float("inf")]), ValueError, r"gate must be finite, got a tensor of shape \(2,\)"),
         (torch.ones(2, 1), ValueError, r"with one channel, got a tensor of shape \(2, 1\)"),
         ({"0": torch.ones(2, 2)}, ValueError, r"with one channel, got a tensor of shape \(2, 2\)"),
         ({"0": {"2": 0.5}}, TypeError, "gate must be a number, got {'2': 0.5}"),
@@ -284,7 +290,37 @@ def test_more_gates_of_another_kind_are_refused(gate: Any, error: type[Exception
 def test_a_gate_on_another_device_is_refused_by_the_call(form: str) -> None:
     layer = layer_of(form)
     for shape in ((2,), (2, 1, 8, 8)):
-        with gate_softness(layer, torch.rand(shape, device="meta")):
-            with pytest.raises(ValueError, match="gate must be on the device of the features, cpu, got one on meta"):
-                answer(layer)
+        message = "gate must be on the device of the features, cpu, got one on meta"
+        with gate_softness(layer, torch.rand(shape, device="meta")), pytest.raises(ValueError, match=message):
+            answer(layer)
     assert layer.gates == ()
+
+
+def test_gates_for_fewer_inputs_are_refused_and_one_in_a_batch_is_for_all() -> None:
+    layer = layer_of("soft")
+    features = features_of(layer, batch=3)
+    with gate_softness(layer, torch.rand(2)), pytest.raises(ValueError, match="one for each of the 3 inputs"):
+        answer(layer, features)
+    for shape in ((1,), (1, 1, 8, 8)):
+        gate = torch.rand(shape, dtype=torch.float64)
+        with gate_softness(layer, gate):
+            found = answer(layer, features)
+        with gate_softness(layer, gate.expand(3, *shape[1:])):
+            assert relative_error(found, answer(layer, features)) <= ROUNDING
+
+
+def test_gates_on_an_accelerator_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a value waits for the device."""
+    layer, gate = layer_of("soft"), torch.tensor([float("nan"), 0.5])
+    monkeypatch.setattr(gates, "reads_without_waiting", lambda *tensors: False)
+    gate_softness(layer, gate).remove()
+    assert layer.gates == ()
+
+
+def test_copies_of_what_a_network_made_share_no_memory_with_it() -> None:
+    layer = layer_of("soft")
+    gate = torch.rand(2, dtype=torch.float64, requires_grad=True) * 1
+    with gate_softness(layer, gate):
+        other = copy.deepcopy(layer)
+    assert other.gates[0].value.data_ptr() != gate.data_ptr()
+    assert torch.equal(other.gates[0].value, gate)

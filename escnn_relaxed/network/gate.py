@@ -129,7 +129,7 @@ def write_gate(network: nn.Module, gate: float) -> None:
     number = check_number("gate", gate)
     if not 0 < number < math.inf:
         raise ValueError(f"gate must be above 0 and finite, since harden_network makes a network strict, got {gate!r}")
-    layers = {name: layer for name, layer in relaxed_layers(network).items() if layer.softness() > 0}
+    layers = {name: layer for name, layer in relaxed_layers(network).items() if 0 < layer.softness() < 1}
     written: list[RelaxedLayer] = []
     states = {name: [value.clone() for value in layer.parameters()] for name, layer in layers.items()}
     try:
