@@ -162,7 +162,8 @@ class GatedSoftness(nn.Module):
         if gate is None:
             raise RuntimeError("GatedSoftness is called by the network that takes the gate, and not alone")
         (at_pixels,) = softness_gate.gates_at([softness_gate.Gate(gate, ())], features, strict.shape[2:])
-        return strict + at_pixels.value.to(strict.dtype) * (whole - strict)
+        value = torch.as_tensor(at_pixels.value)
+        return strict + value.to(strict.dtype) * (whole - strict)
 
 
 class WithGate(nn.Module):
