@@ -6,7 +6,7 @@ A copy of this file runs anywhere.
 
 An image has an L. If it is faint, it is any way up, and the class is 0. If it is bright, the class is 1 where it is
 upright, and 2 where it is upside down. A strict network cannot tell these apart, and a soft one breaks the symmetry of
-every image. Here a gate g on softness follows from invariant features of the image, and a small cost of g makes it small
+every image. Here a gate g on softness follows from invariant features of the image, and a cost of g makes it small
 where softness helps nothing. The network is exactly equivariant for each image with g = 0, and the table says how many
 of them there are after the training.
 """
