@@ -334,12 +334,13 @@ def answers(module: EquivariantModule, exported: nn.Module, side: int = 9) -> tu
         return expected.tensor if isinstance(expected, GeometricTensor) else expected, exported(features)
 
 
-def of_onnx_runtime(file: io.BytesIO, features: Tensor) -> Tensor:
+def of_onnx_runtime(file: io.BytesIO, *inputs: Tensor) -> Tensor:
     """The answer of a model in a file."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {session.get_inputs()[0].name: features.numpy()})
+    names = [each.name for each in session.get_inputs()]
+    (found,) = session.run(None, {name: value.numpy() for name, value in zip(names, inputs, strict=True)})
     return torch.from_numpy(found)
 
 

@@ -106,5 +106,23 @@ def test_callback_refuses_what_it_cannot_anneal() -> None:
             AnnealSoftness(*arguments)
     with pytest.raises(ValueError, match="strict_epochs must be"):
         AnnealSoftness(strict_epochs=0)
-    with pytest.raises(ValueError, match="max_epochs must be above 1, got 1"):
-        trainer(AnnealSoftness(), max_epochs=1).fit(Classifier(), loader())
+    for epochs in (1, -1):
+        with pytest.raises(ValueError, match=f"max_epochs must be above 1, got {epochs}"):
+            trainer(AnnealSoftness(), max_epochs=epochs).fit(Classifier(), loader())
+
+
+class Logged(Callback):
+    """The gate that is logged in each epoch, and the subgroups of those on the first layer."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[float, list[tuple[str, ...]]]] = []
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        subgroups = [gate.subgroups for gate in pl_module.network[0].gates]
+        self.found.append((trainer.callback_metrics["gate"].item(), subgroups))
+
+
+def test_gates_are_logged_and_are_on_the_subgroups_and_the_last_is_zero_whatever_the_schedule() -> None:
+    logged = Logged()
+    trainer(AnnealSoftness(lambda progress: 0.5, "rotation"), logged, max_epochs=3).fit(Classifier(), loader())
+    assert logged.found == [(0.5, [("rotation",)]), (0.5, [("rotation",)]), (0.0, [])]

@@ -1,6 +1,7 @@
 """Accuracy as a gate makes a network less soft, and a gate that is written into the weights."""
 
 import copy
+from statistics import fmean
 
 import pytest
 import small
@@ -34,6 +35,7 @@ def test_sweep_is_the_robustness_under_each_gate() -> None:
     assert strict.accuracy == robustness_report(harden_network(network), images, labels).accuracy < 1
     assert whole.report == robustness_report(network, images, labels)
     assert whole.worst == min(row.accuracy for row in whole.report.rows) <= whole.transformed < 1
+    assert whole.transformed == fmean(row.accuracy for row in whole.report.rows)
     assert strict.accuracy <= half.accuracy <= 1
     lines = str(sweep).splitlines()
     assert [line.split()[0] for line in lines] == ["gate", "0", "0.5", "1"]
@@ -94,3 +96,11 @@ def test_a_gate_that_cannot_be_written_changes_nothing() -> None:
     with gate_softness(network, 0.5), pytest.raises(RuntimeError, match="remove it first"):
         write_gate(network, 0.5)
     assert all(torch.equal(value, before[name]) for name, value in mixed.state_dict().items())
+
+
+def test_a_gate_on_one_layer_of_a_network_is_refused_and_changes_nothing() -> None:
+    network = forms.network_of(small.soft_regular_layer(), small.soft_regular_layer())
+    before = copy.deepcopy(network.state_dict())
+    with gate_softness(network, {"2": 0.5}), pytest.raises(RuntimeError, match="remove it first"):
+        write_gate(network, 0.5)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())

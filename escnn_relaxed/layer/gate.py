@@ -14,6 +14,7 @@ from typing_extensions import Self
 from ..checks import ordered_subgroups
 from ..integral.factors import as_weight, integrate
 from ..integral.geometry import Geometry, image_size
+from ..torch_modes import is_traced
 
 # A number, a tensor without dimensions, one value for each input (batch,), or a map (batch, 1, pixels along each axis).
 GateValue: TypeAlias = float | Tensor
@@ -64,17 +65,21 @@ def check_for_all(name: str, gates: Sequence[Gate]) -> None:
 
 def gates_at(gates: Sequence[Gate], features: Tensor, output_size: Sequence[int]) -> list[Gate]:
     """Return gates that broadcast to (batch, 1, pixels along each axis) of the output of a layer."""
-    return [gate._replace(value=_at(gate.value, len(features), output_size)) for gate in gates]
+    return [gate._replace(value=_at(gate.value, features, output_size)) for gate in gates]
 
 
-def _at(value: GateValue, count: int, size: Sequence[int]) -> GateValue:
+def _at(value: GateValue, features: Tensor, size: Sequence[int]) -> GateValue:
     if not isinstance(value, Tensor) or not value.dim():
         return value
-    if len(value) not in (1, count):
+    # A trace compares no sizes, which would make them constants. So would len() under torch.export.
+    count = features.shape[0]
+    if (torch.compiler.is_compiling() or not is_traced()) and value.shape[0] not in (1, count):
         raise ValueError(
             f"gate must be one number, or one for each of the {count} inputs of a layer, got a tensor of shape "
             f"{tuple(value.shape)}"
         )
+    if value.device != features.device:
+        raise ValueError(f"gate must be on the device of the features, {features.device}, got one on {value.device}")
     if value.dim() == 1:
         return value.view(-1, 1, *[1] * len(size))
     if not size:

@@ -1,4 +1,4 @@
-"""Relaxed training of strict networks: schedules of a gate on softness from 1 to 0."""
+"""Relaxed training of strict networks: schedules of a gate on softness that end at 0."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ SCHEDULES: dict[str, Schedule] = {
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
     "linear": lambda progress: 1 - progress,
     "constant then linear": lambda progress: min(1.0, 2 - 2 * progress),
+    # Of Pertigkiozoglou et al. (2024), where their code calls it mix_coef.
+    "triangle": lambda progress: 1 - abs(2 * progress - 1),
 }
 
 
 def annealed_gate(progress: float, schedule: str | Schedule = "cosine") -> float:
-    """Return the gate g on softness at some progress of a training, from 1 at its start to 0 at its end.
+    """Return the gate g on softness at some progress of a training, which is 0 at its end.
+
+    g falls from 1, but for ``"triangle"``, which rises from 0 to 1 in the first half and falls to 0 in the second, both
+    linearly. This is the schedule in the `code <https://github.com/StefanosPert/Equivariant_Optimization_CR>`_ of
+    Pertigkiozoglou et al. (2024). The penalties that they add to the loss are not here, and their relaxation adds a
+    linear map without symmetry to each layer, where g multiplies K − PK.
 
     Training at g = 0 is that of a strict network: :func:`~escnn_relaxed.harden_network` then changes nothing but the
     cost::
@@ -31,8 +38,8 @@ def annealed_gate(progress: float, schedule: str | Schedule = "cosine") -> float
 
     Args:
         progress: from 0 to 1, for instance epoch / (epochs - 1), so that the last epoch is strict.
-        schedule: ``"cosine"``, ``"linear"``, or ``"constant then linear"``, which is 1 for the first half; or a
-            function from the progress to g, which is 0 at progress 1.
+        schedule: ``"cosine"``, ``"linear"``, ``"constant then linear"``, which is 1 for the first half, or
+            ``"triangle"``; or a function from the progress to g, which is 0 at progress 1.
 
     Raises:
         TypeError: for a progress that is no number, or a schedule that is neither a name nor a function.
@@ -43,6 +50,8 @@ def annealed_gate(progress: float, schedule: str | Schedule = "cosine") -> float
         [1.0, 0.85, 0.5, 0.15, 0.0]
         >>> [annealed_gate(epoch / 4, "constant then linear") for epoch in range(5)]
         [1.0, 1.0, 1.0, 0.5, 0.0]
+        >>> [annealed_gate(epoch / 4, "triangle") for epoch in range(5)]
+        [0.0, 0.5, 1.0, 0.5, 0.0]
     """
     if not 0 <= check_number("progress", progress) <= 1:
         raise ValueError(f"progress must be from 0 to 1, got {progress!r}")

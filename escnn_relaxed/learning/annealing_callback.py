@@ -11,7 +11,7 @@ from .annealing import Schedule, annealed_gate
 
 
 class AnnealSoftness(Callback):
-    """Trains a strict network by a soft one: a gate on softness goes from 1 in the first epoch to 0.
+    """Trains a strict network by a soft one: a gate on softness follows a schedule that ends at 0.
 
     The gate holds for validation, too, and is logged as ``gate``. In the last epochs g is 0, and layers are hardened,
     so that the network and its last checkpoint are strict. Checkpoints of earlier epochs hold the soft weights, without
@@ -19,7 +19,7 @@ class AnnealSoftness(Callback):
 
     Args:
         schedule: of :func:`~escnn_relaxed.learning.annealed_gate`: ``"cosine"``, ``"linear"``,
-            ``"constant then linear"``, or a function from the progress to g.
+            ``"constant then linear"``, ``"triangle"``, or a function from the progress to g.
         *subgroups: those that the network becomes strict in; by default all.
         strict_epochs: the number of last epochs in which the network is strict. Default: 1.
 

@@ -60,7 +60,8 @@ class SoftnessEvidence:
 
     Args:
         network: any module, with weights of relaxed layers whole in each process (not of ``fully_shard``). Its output,
-            a tensor or a GeometricTensor, is that of the likelihood.
+            a tensor or a GeometricTensor, is that of the likelihood. A gate on its softness is refused: δ is that of
+            the weights α, and what the data determine would be g α, with another g for each input.
         observations: N, the number of training inputs in all processes; with augmentation the number before it.
         likelihood: ``"categorical"`` for logits (batch, classes, …), ``"binary"`` for logits of any shape, or
             ``"gaussian"`` for a regression.

@@ -11,6 +11,8 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
+from ..layer import gate as softness_gate
+
 
 def _by_channel(values: Tensor, like: Tensor) -> Tensor:
     """Reshape (C,) to (C, 1, …), with a 1 for each axis of images (batch, C, …)."""
@@ -136,3 +138,47 @@ class Residual(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C_in, …) → (batch, C_out, …)."""
         return self.body(features) + self.shortcut(features)
+
+
+class GateInput:
+    """What the gated modules of a network share: the gate of the present call."""
+
+    def __init__(self) -> None:
+        self.value: Tensor | None = None
+
+
+class GatedSoftness(nn.Module):
+    """s(x) + g (w(x) − s(x)), with the plain form w of a layer, and s of the layer that is hardened."""
+
+    def __init__(self, whole: nn.Module, strict: nn.Module, gate: GateInput) -> None:
+        super().__init__()
+        self.whole = whole
+        self.strict = strict
+        self.gate = gate
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, C_in, …) → (batch, C_out, …)."""
+        whole, strict, gate = self.whole(features), self.strict(features), self.gate.value
+        if gate is None:
+            raise RuntimeError("GatedSoftness is called by the network that takes the gate, and not alone")
+        (at_pixels,) = softness_gate.gates_at([softness_gate.Gate(gate, ())], features, strict.shape[2:])
+        value = torch.as_tensor(at_pixels.value)
+        return strict + value.to(strict.dtype) * (whole - strict)
+
+
+class WithGate(nn.Module):
+    """A network of plain modules that takes the gate on its softness as a second input."""
+
+    def __init__(self, network: nn.Module, gate: GateInput) -> None:
+        super().__init__()
+        self.network = network
+        self.gate = gate
+
+    def forward(self, features: Tensor, gate: Tensor) -> Tensor:
+        """Features (batch, C, …) and a gate: no dimensions, (batch,), or (batch, 1, …) → the output of the network."""
+        self.gate.value = gate
+        try:
+            output: Tensor = self.network(features)
+        finally:
+            self.gate.value = None
+        return output
