@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-# The subgroups of a fiber group that can be soft, and all.
+# The subgroups of a fiber group that can be soft, and all of a gspace.
 FIBER_SUBGROUPS = ("rotation", "reflection")
 SUBGROUPS = (*FIBER_SUBGROUPS, "translation")
+# The whole of a fiber group, and its only subgroup with a name where elements are neither rotations nor reflections.
+WHOLE_GROUP = "group"
+ALL_SUBGROUPS = (*SUBGROUPS, WHOLE_GROUP)
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -120,15 +123,15 @@ def check_subgroups(*names: str | Collection[str]) -> tuple[str, ...]:
     for part in names:
         given += (part,) if isinstance(part, str) else check_sequence("subgroups", part, "names")
     for name in given:
-        if name not in SUBGROUPS:
-            raise ValueError(f"subgroups must be of {list(SUBGROUPS)}, got {name!r}")
-    return tuple(given) or SUBGROUPS
+        if name not in ALL_SUBGROUPS:
+            raise ValueError(f"subgroups must be {WHOLE_GROUP!r} or of {list(SUBGROUPS)}, got {name!r}")
+    return tuple(given) or ALL_SUBGROUPS
 
 
 def ordered_subgroups(*names: Collection[str]) -> tuple[str, ...]:
     """Return the subgroups that are named in any of several collections, in a fixed order."""
     named = [name for given in names for name in given]
-    return tuple([name for name in SUBGROUPS if name in named])
+    return tuple([name for name in ALL_SUBGROUPS if name in named])
 
 
 def check_module(name: str, value: Any) -> nn.Module:

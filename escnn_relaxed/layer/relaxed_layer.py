@@ -10,7 +10,16 @@ import torch
 from escnn.group import GroupElement
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS, check_sequence, check_size, check_subgroups, ordered_subgroups
+from ..checks import (
+    ALL_SUBGROUPS,
+    FIBER_SUBGROUPS,
+    SUBGROUPS,
+    WHOLE_GROUP,
+    check_sequence,
+    check_size,
+    check_subgroups,
+    ordered_subgroups,
+)
 from ..group.domain import Domain
 from ..kernel.config import Names, Size, WeightGroup
 from ..kernel.domain_frequency import Frequency
@@ -118,7 +127,8 @@ class RelaxedLayer(KernelLayer):
         default kernel of a group with a half turn; without one it differs by a few per cent.
 
         Args:
-            *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``.
+            *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``, or ``"group"``, the whole fiber
+                group.
             size: pixels along each axis of the output, for softness in translation. Default: 8.
 
         Returns:
@@ -132,7 +142,7 @@ class RelaxedLayer(KernelLayer):
             >>> round(layer.softness().item(), 4), round(layer.softness("rotation").item(), 4)
             (0.05, 0.0)
         """
-        wanted = check_subgroups(*subgroups)
+        wanted = self.own_subgroups(*subgroups)
         pixels = None if size is None else check_size("size", size, self.kernel.config.domain.dimension)
         with full_precision(self.like):
             kernel, weights = at_least_single(self.kernel, self.weights)
@@ -218,7 +228,22 @@ class RelaxedLayer(KernelLayer):
     @hardened.setter
     def hardened(self, names: Sequence[str]) -> None:
         given = check_sequence("hardened", names, "names of subgroups")
-        self._hardened = ordered_subgroups(check_subgroups(given)) if given else ()
+        self._hardened = self.own_subgroups(given) if given else ()
+
+    def own_subgroups(self, *names: str | Collection[str]) -> tuple[str, ...]:
+        """Return checked names of subgroups, all where none is given, as this layer has them.
+
+        The whole group is that of rotations and reflections, where these are what its elements are.
+        """
+        given = check_subgroups(*names)
+        if WHOLE_GROUP in given and not self.domain.is_abstract:
+            return ordered_subgroups({*given, *FIBER_SUBGROUPS} - {WHOLE_GROUP})
+        return ordered_subgroups(given)
+
+    @property
+    def is_hardened(self) -> bool:
+        """Whether the layer was made strict in all subgroups."""
+        return self._hardened == (ALL_SUBGROUPS if self.domain.is_abstract else SUBGROUPS)
 
     def harden(self, *subgroups: str | Collection[str]) -> None:
         """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
@@ -237,7 +262,7 @@ class RelaxedLayer(KernelLayer):
             >>> layer.softness().item()
             0.0
         """
-        self._hardened = ordered_subgroups(self._hardened, check_subgroups(*subgroups))
+        self._hardened = ordered_subgroups(self._hardened, self.own_subgroups(*subgroups))
 
     def check_equivariance(
         self, atol: float = 0.1, rtol: float = 0.1, assertion: bool = True, verbose: bool = True, device: str = "cpu"
@@ -315,7 +340,7 @@ class RelaxedLayer(KernelLayer):
         """
         self.gates = tuple([gate for gate in self.gates if not {*gate.subgroups} <= {*self._hardened}])
         strict = self.kernel.strict_kernel()
-        if self._hardened == SUBGROUPS and strict is not self.kernel:
+        if self.is_hardened and strict is not self.kernel:
             self.kernel, self._hardened = strict.train(self.training), ()
 
     def _refuse_gates(self, name: str) -> None:

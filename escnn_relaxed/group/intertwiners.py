@@ -1,0 +1,100 @@
+"""The exact projection of linear maps between fields on those that are equivariant to a compact group (Schur's lemma).
+
+An equivariant map takes each irrep to irreps of the same kind, by endomorphisms of these. So the mean over the group is
+known to float64, where a mean over samples of a continuous group is not exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from escnn.group import Representation
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .exact_constants import ExactConstants
+from .fields import channels_by_name, pair_rows
+from .points import Array
+
+
+class _Pair(NamedTuple):
+    """The channels of all fields of a representation of the output and of one of the input, (fields, channels)."""
+
+    outs: NDArray[np.int64]
+    ins: NDArray[np.int64]
+
+
+class NearestIntertwiner(ExactConstants):
+    """The mean of maps (C_out, C_in, …) over a group, the nearest equivariant map where ρ is made orthogonal."""
+
+    elements: dict[int, Tensor]
+    duals: dict[int, Tensor]
+    order: Tensor
+
+    def __init__(self, in_fields: Sequence[Representation], out_fields: Sequence[Representation]) -> None:
+        super().__init__()
+        self._size = sum(field.size for field in out_fields), sum(field.size for field in in_fields)
+        outs, ins = channels_by_name(out_fields), channels_by_name(in_fields)
+        self._pairs: list[_Pair] = []
+        elements, duals = {}, {}
+        for out_field in {field.name: field for field in out_fields}.values():
+            for in_field in {field.name: field for field in in_fields}.values():
+                of_pair, of_duals = intertwiners(in_field, out_field)
+                if len(of_pair):
+                    elements[len(self._pairs)] = of_pair.reshape(len(of_pair), -1)
+                    duals[len(self._pairs)] = of_duals.reshape(len(of_duals), -1)
+                    self._pairs.append(_Pair(outs[out_field.name], ins[in_field.name]))
+        self.dimension = sum(len(elements[n]) * len(pair.outs) * len(pair.ins) for n, pair in enumerate(self._pairs))
+        self._missing = self._size[0] * self._size[1] - sum(pair.outs.size * pair.ins.size for pair in self._pairs)
+        self.set_constant("elements", elements)
+        self.set_constant("duals", duals)
+        self.set_constant("order", pair_rows(self._pairs, self._size))
+
+    def forward(self, kernel: Tensor) -> Tensor:
+        """Return the mean of a map, in the same shape; of further axes as of so many maps."""
+        maps = kernel.flatten(2)
+        count = maps.shape[-1]
+        products = []
+        for number, pair in enumerate(self._pairs):
+            # (fields, |out|, fields, |in|, maps) → (pairs of fields, |out|·|in|, maps)
+            of_pair = maps[pair.outs][:, :, pair.ins].transpose(1, 2).flatten(0, 1).flatten(1, 2)
+            products.append((self.elements[number].mT @ (self.duals[number] @ of_pair)).flatten(0, 1))
+        if self._missing or not products:
+            products.append(maps.new_zeros(self._missing, count))
+        return torch.cat(products).index_select(0, self.order).view(kernel.shape)
+
+
+def intertwiners(in_field: Representation, out_field: Representation) -> tuple[Array, Array]:
+    """Return a basis of the equivariant maps between two fields and its duals, (B, |out|, |in|) each.
+
+    The mean of a map W over the group is the sum of the elements times ⟨dual, W⟩.
+    """
+    elements, duals = [], []
+    ins, outs = _places(in_field), _places(out_field)
+    for kind in [kind for kind in ins if kind in outs]:
+        endomorphisms = np.asarray(in_field.group.irrep(*kind).endomorphism_basis(), dtype=np.float64)
+        # The elements are orthogonal to each other.
+        endomorphisms = endomorphisms / np.linalg.norm(endomorphisms, axis=(1, 2), keepdims=True)
+        for row in outs[kind]:
+            for column in ins[kind]:
+                left, right = out_field.change_of_basis[:, row], in_field.change_of_basis_inv[column]
+                elements.append(left @ endomorphisms @ right)
+                left, right = out_field.change_of_basis_inv[row].T, in_field.change_of_basis[:, column].T
+                duals.append(left @ endomorphisms @ right)
+    if not elements:
+        return np.zeros((0, out_field.size, in_field.size)), np.zeros((0, out_field.size, in_field.size))
+    return np.concatenate(elements), np.concatenate(duals)
+
+
+def _places(field: Representation) -> dict[Any, list[slice]]:
+    """Return the places of the copies of each irrep among the irreps of a field."""
+    places: dict[Any, list[slice]] = {}
+    start = 0
+    for kind in field.irreps:
+        size = field.group.irrep(*kind).size
+        places.setdefault(kind, []).append(slice(start, start + size))
+        start += size
+    return places
