@@ -150,18 +150,18 @@ def starting_frequency(relax: object, domain: Domain, defaults: Mapping[str, flo
                 f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}, {WHOLE_GROUP!r} is the whole "
                 f"fiber group, None is a strict layer"
             )
-        if domain.is_abstract and name != WHOLE_GROUP:
+        if domain.is_abstract and WHOLE_GROUP not in names:
             raise ValueError(
                 f"relax: no action on the plane or on space is known of {domain.gspace.name}, so that none of its "
                 f"elements is a {name}: relax={WHOLE_GROUP!r} names them all, got {relax!r}"
             )
-        if name not in (*domain.sample.subgroups, "translation", WHOLE_GROUP):
+        if name not in (*domain.sample.subgroups, "translation", WHOLE_GROUP) and not domain.is_abstract:
             few = " at samples=1" if domain.samples == 1 and domain.gspace.fibergroup.continuous else ""
             raise ValueError(f"relax: {domain.gspace.name} has no {name} to relax{few}, got {relax!r}")
         if name in domain.kept_subgroups:
             raise ValueError(f"relax: all of the {name} is in the group to keep, got {relax!r}")
     given: dict[str, Frequency] = {}
-    for name in names:
+    for name in [WHOLE_GROUP] if domain.is_abstract and names else names:
         # The whole group is that of its rotations and reflections, where it has some.
         is_of_parts = name == WHOLE_GROUP and not domain.is_abstract
         for part in _parts_of_group(domain) if is_of_parts else (name,):

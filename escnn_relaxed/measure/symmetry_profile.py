@@ -154,7 +154,7 @@ def _moves(layer: RelaxedLayer) -> list[tuple[GroupElement, Isometry]]:
         return []  # no action of the group is known, and the layer is strict
     others = (element for element in domain.sample.elements if element != group.identity)
     moves = [(element, turn_or_flip(domain.gspace, element)) for element in others]
-    return moves if domain.dimension == 2 else _by_axis(moves)
+    return moves if domain.dimension == 2 or domain.is_abstract else _by_axis(moves)
 
 
 def _by_axis(moves: list[tuple[GroupElement, Isometry]]) -> list[tuple[GroupElement, Isometry]]:
