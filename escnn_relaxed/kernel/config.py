@@ -58,7 +58,7 @@ class KernelConfig:
         return tap_grid(self.kernel_size, self.dilation, self.domain.dimension)
 
     def check_action(self, kernel: str) -> None:
-        """Raise a ``ValueError`` for a group whose elements do not act on the plane or on space as such a kernel needs."""
+        """Raise a ``ValueError`` for a group that does not act on the plane or on space, as such a kernel needs."""
         group = self.in_type.gspace.fibergroup
         if group != self.domain.gspace.fibergroup or self.domain.is_abstract:
             raise ValueError(

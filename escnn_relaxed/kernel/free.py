@@ -1,4 +1,4 @@
-"""The soft form of linear maps between fields whose channels belong to no group elements: a free map beside K_strict."""
+"""A free map beside K_strict: linear maps between fields whose channels belong to no group elements."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from escnn.group import GroupElement
 from torch import Tensor, nn
 
-from .linear_map_means import mean_of_maps
 from .config import KernelConfig, Names, WeightGroup
 from .kernel import Kernel
+from .linear_map_means import mean_of_maps
 from .strict import StrictKernel
 
 # A part of a random map below this is rounding.
@@ -34,7 +34,11 @@ class FreeKernel(StrictKernel):
         >>> space = gspaces.no_base_space(group.so3_group(1))
         >>> fields = nn.FieldType(space, [space.irrep(1)] * 2)
         >>> layer = RelaxedLinear(fields, fields, initial_softness=0.1)
-        >>> type(layer.kernel).__name__, layer.kernel.free_weight.shape, round(layer.softness().item(), 4)
+        >>> (
+        ...     type(layer.kernel).__name__,
+        ...     layer.kernel.free_weight.shape,
+        ...     round(layer.softness().item(), 4),
+        ... )
         ('FreeKernel', torch.Size([6, 6]), 0.1)
     """
 

@@ -120,7 +120,9 @@ class MeasuredNetwork:
         else:
             white = smooth = _batch(images, self._in_type)
         takes_fields = isinstance(first_module(module), EquivariantModule)
-        first = _Argument(white, self._in_type, is_image=bool(space.dimensionality), is_wrapped=is_wrapped or takes_fields)
+        first = _Argument(
+            white, self._in_type, is_image=bool(space.dimensionality), is_wrapped=is_wrapped or takes_fields
+        )
         rest = [_argument_beside(white, value, space, number) for number, value in enumerate(others, start=1)]
         self._image = PixelGrid.of_image(*white.shape[2:])
         self._white, self._smooth = [first, *rest], [replace(first, value=smooth), *rest]
