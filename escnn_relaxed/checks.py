@@ -124,7 +124,9 @@ def check_subgroups(*names: str | Collection[str]) -> tuple[str, ...]:
         given += (part,) if isinstance(part, str) else check_sequence("subgroups", part, "names")
     for name in given:
         if name not in ALL_SUBGROUPS:
-            raise ValueError(f"subgroups must be {WHOLE_GROUP!r} or of {list(SUBGROUPS)}, got {name!r}")
+            raise ValueError(
+                f"subgroups must be of {list(SUBGROUPS)}, got {name!r}; {WHOLE_GROUP!r} is the whole fiber group"
+            )
     return tuple(given) or ALL_SUBGROUPS
 
 

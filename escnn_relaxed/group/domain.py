@@ -102,6 +102,8 @@ class Domain:
     @cached_property
     def _of_cosets(self) -> Array:
         """The coordinates of the elements of a finite group without a usual action: those of their cosets, (M, D)."""
+        if self.gspace.fibergroup.continuous:
+            return np.zeros((len(self.sample), 0))  # no channels belong to its elements
         elements, held = self.sample.elements, self.kept.holds(self.sample.action)
         irreps = separating_irreps(list(self.gspace.fibergroup.irreps()), elements, held)
         return coset_coordinates(irreps, elements, held)

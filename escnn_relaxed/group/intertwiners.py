@@ -7,7 +7,7 @@ known to float64, where a mean over samples of a continuous group is not exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,50 +20,47 @@ from .fields import channels_by_name, pair_rows
 from .points import Array
 
 
-class _Pair(NamedTuple):
-    """The channels of all fields of a representation of the output and of one of the input, (fields, channels)."""
-
-    outs: NDArray[np.int64]
-    ins: NDArray[np.int64]
-
-
 class NearestIntertwiner(ExactConstants):
     """The mean of maps (C_out, C_in, …) over a group, the nearest equivariant map where ρ is made orthogonal."""
 
     elements: dict[int, Tensor]
     duals: dict[int, Tensor]
+    places: dict[int, Tensor]
     order: Tensor
 
     def __init__(self, in_fields: Sequence[Representation], out_fields: Sequence[Representation]) -> None:
         super().__init__()
         self._size = sum(field.size for field in out_fields), sum(field.size for field in in_fields)
         outs, ins = channels_by_name(out_fields), channels_by_name(in_fields)
-        self._pairs: list[_Pair] = []
-        elements, duals = {}, {}
+        pairs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        elements, duals, places = {}, {}, {}
         for out_field in {field.name: field for field in out_fields}.values():
             for in_field in {field.name: field for field in in_fields}.values():
                 of_pair, of_duals = intertwiners(in_field, out_field)
                 if len(of_pair):
-                    elements[len(self._pairs)] = of_pair.reshape(len(of_pair), -1)
-                    duals[len(self._pairs)] = of_duals.reshape(len(of_duals), -1)
-                    self._pairs.append(_Pair(outs[out_field.name], ins[in_field.name]))
-        self.dimension = sum(len(elements[n]) * len(pair.outs) * len(pair.ins) for n, pair in enumerate(self._pairs))
-        self._missing = self._size[0] * self._size[1] - sum(pair.outs.size * pair.ins.size for pair in self._pairs)
+                    number, pair = len(pairs), (outs[out_field.name], ins[in_field.name])
+                    elements[number] = of_pair.reshape(len(of_pair), -1)
+                    duals[number] = of_duals.reshape(len(of_duals), -1)
+                    # The entries of maps that each pair of fields connects, (fields, fields, |out|, |in|).
+                    rows, columns = pair[0][:, None, :, None], pair[1][None, :, None, :]
+                    places[number] = (rows * self._size[1] + columns).reshape(-1)
+                    pairs.append(pair)
+        self._missing = self._size[0] * self._size[1] - sum(places[number].size for number in places)
         self.set_constant("elements", elements)
         self.set_constant("duals", duals)
-        self.set_constant("order", pair_rows(self._pairs, self._size))
+        self.set_constant("places", places)
+        self.set_constant("order", pair_rows(pairs, self._size))
 
     def forward(self, kernel: Tensor) -> Tensor:
         """Return the mean of a map, in the same shape; of further axes as of so many maps."""
-        maps = kernel.flatten(2)
-        count = maps.shape[-1]
+        entries = kernel.reshape(self._size[0] * self._size[1], -1)
         products = []
-        for number, pair in enumerate(self._pairs):
-            # (fields, |out|, fields, |in|, maps) → (pairs of fields, |out|·|in|, maps)
-            of_pair = maps[pair.outs][:, :, pair.ins].transpose(1, 2).flatten(0, 1).flatten(1, 2)
-            products.append((self.elements[number].mT @ (self.duals[number] @ of_pair)).flatten(0, 1))
+        for number, duals in self.duals.items():
+            # (pairs of fields, |out|·|in|, maps)
+            of_pair = entries.index_select(0, self.places[number]).view(-1, duals.shape[1], entries.shape[1])
+            products.append((self.elements[number].mT @ (duals @ of_pair)).flatten(0, 1))
         if self._missing or not products:
-            products.append(maps.new_zeros(self._missing, count))
+            products.append(entries.new_zeros(self._missing, entries.shape[1]))
         return torch.cat(products).index_select(0, self.order).view(kernel.shape)
 
 
