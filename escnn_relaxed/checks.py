@@ -118,7 +118,10 @@ def check_mapping(name: str, value: Any, kinds: str) -> dict[Any, Any]:
 
 
 def check_subgroups(*names: str | Collection[str]) -> tuple[str, ...]:
-    """Return names of subgroups as a tuple, each given alone or with others in a collection; none means all."""
+    """Return names of subgroups as a tuple, each given alone or with others in a collection; none means all.
+
+    With the whole fiber group its rotations and reflections are named, too.
+    """
     given: list[str] = []
     for part in names:
         given += (part,) if isinstance(part, str) else check_sequence("subgroups", part, "names")
@@ -127,6 +130,8 @@ def check_subgroups(*names: str | Collection[str]) -> tuple[str, ...]:
             raise ValueError(
                 f"subgroups must be of {list(SUBGROUPS)}, got {name!r}; {WHOLE_GROUP!r} is the whole fiber group"
             )
+    if WHOLE_GROUP in given:
+        given += FIBER_SUBGROUPS  # its parts, where it has them
     return tuple(given) or ALL_SUBGROUPS
 
 

@@ -30,6 +30,7 @@ class NearestIntertwiner(ExactConstants):
 
     def __init__(self, in_fields: Sequence[Representation], out_fields: Sequence[Representation]) -> None:
         super().__init__()
+        in_fields, out_fields = _irreps_apart(in_fields), _irreps_apart(out_fields)
         self._size = sum(field.size for field in out_fields), sum(field.size for field in in_fields)
         outs, ins = channels_by_name(out_fields), channels_by_name(in_fields)
         pairs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
@@ -56,9 +57,10 @@ class NearestIntertwiner(ExactConstants):
         entries = kernel.reshape(self._size[0] * self._size[1], -1)
         products = []
         for number, duals in self.duals.items():
-            # (pairs of fields, |out|·|in|, maps)
             of_pair = entries.index_select(0, self.places[number]).view(-1, duals.shape[1], entries.shape[1])
-            products.append((self.elements[number].mT @ (duals @ of_pair)).flatten(0, 1))
+            # (pairs of fields, maps, |out|·|in|)
+            mean = of_pair.mT @ duals.mT @ self.elements[number]
+            products.append(mean.mT.reshape(-1, entries.shape[1]))
         if self._missing or not products:
             products.append(entries.new_zeros(self._missing, entries.shape[1]))
         return torch.cat(products).index_select(0, self.order).view(kernel.shape)
@@ -84,6 +86,15 @@ def intertwiners(in_field: Representation, out_field: Representation) -> tuple[A
     if not elements:
         return np.zeros((0, out_field.size, in_field.size)), np.zeros((0, out_field.size, in_field.size))
     return np.concatenate(elements), np.concatenate(duals)
+
+
+def _irreps_apart(fields: Sequence[Representation]) -> list[Representation]:
+    """Return fields with the irreps of those that are no more than irreps side by side, which makes small pairs."""
+    apart: list[Representation] = []
+    for field in fields:
+        is_sum = np.array_equal(field.change_of_basis, np.eye(field.size))
+        apart += [field.group.irrep(*kind) for kind in field.irreps] if is_sum else [field]
+    return apart
 
 
 def _places(field: Representation) -> dict[Any, list[slice]]:

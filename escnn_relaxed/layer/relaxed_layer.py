@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from ..checks import (
     ALL_SUBGROUPS,
-    FIBER_SUBGROUPS,
     SUBGROUPS,
     WHOLE_GROUP,
     check_sequence,
@@ -142,7 +141,7 @@ class RelaxedLayer(KernelLayer):
             >>> round(layer.softness().item(), 4), round(layer.softness("rotation").item(), 4)
             (0.05, 0.0)
         """
-        wanted = self.own_subgroups(*subgroups)
+        wanted = check_subgroups(*subgroups)
         pixels = None if size is None else check_size("size", size, self.kernel.config.domain.dimension)
         with full_precision(self.like):
             kernel, weights = at_least_single(self.kernel, self.weights)
@@ -231,14 +230,12 @@ class RelaxedLayer(KernelLayer):
         self._hardened = self.own_subgroups(given) if given else ()
 
     def own_subgroups(self, *names: str | Collection[str]) -> tuple[str, ...]:
-        """Return checked names of subgroups, all where none is given, as this layer has them.
+        """Return checked names of subgroups, all where none is given, in order.
 
-        The whole group is that of rotations and reflections, where these are what its elements are.
+        The whole group is among them only where it has no rotations and reflections.
         """
-        given = check_subgroups(*names)
-        if WHOLE_GROUP in given and not self.domain.is_abstract:
-            return ordered_subgroups({*given, *FIBER_SUBGROUPS} - {WHOLE_GROUP})
-        return ordered_subgroups(given)
+        given = {*check_subgroups(*names)}
+        return ordered_subgroups(given if self.domain.is_abstract else given - {WHOLE_GROUP})
 
     @property
     def is_hardened(self) -> bool:
