@@ -98,15 +98,16 @@ def test_gate_of_the_group_leaves_half_of_the_soft_part() -> None:
             assert relative_error(layer.matrix.detach(), (whole + strict) / 2) <= ROUNDING
 
 
-def test_each_element_has_a_row_in_reports() -> None:
-    layer = build(regular("C2 x C3"))
+@pytest.mark.parametrize("fields", [regular("C2 x C3"), all_irreps("C2 x C3")], ids=["regular", "irreps"])
+def test_each_element_has_a_row_in_reports(fields: FieldType) -> None:
+    layer = build(fields)
     names = ["element (0, 1)", "element (0, 2)", "element (1, 0)", "element (1, 1)", "element (1, 2)"]
     report, profile = equivariance_error(layer), symmetry_profile(layer)
     assert [(row.name, row.subgroup, row.kind) for row in report.rows] == [(name, "group", "exact") for name in names]
     assert [row.name for row in profile.rows] == names
     mean = np.mean([0.0, *(row.error**2 for row in profile.rows)])
     assert mean / 2 == pytest.approx(layer.softness().item(), abs=EXACT)
-    kept = build(regular("C2 x C3"), keep=(2, 1))
+    kept = build(fields, keep=(2, 1))
     assert symmetry_profile(kept).kept() == ("element (1, 0)",)
     summary = relaxation_summary(kept, data=torch.randn(3, kept.in_type.size, dtype=torch.float64))
     assert summary.rows[0].keep == "(2, 1)"
