@@ -6,12 +6,13 @@ import torch
 from any_group import CONTINUOUS, EXACT, PRODUCTS, all_irreps, breaks, build, fourier, mean_over, regular
 from errors import BROKEN, answer_to, relative_error
 from escnn import group, gspaces
-from escnn.group import Group, GroupElement
+from escnn.group import Group, GroupElement, Representation
 from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from escnn_relaxed import RelaxedLinear, harden_network
 from escnn_relaxed.group.faithful import separating_irreps
+from escnn_relaxed.group.intertwiners import NearestIntertwiner
 
 
 @pytest.mark.parametrize("kind", ["regular", "onto trivial", "from trivial", "irreps"])
@@ -191,3 +192,15 @@ def test_whole_group_is_rotations_and_reflections_where_it_has_them() -> None:
     layer.harden("group")
     assert layer.hardened == ("rotation", "reflection")
     assert answer_to(layer, torch.ones(1, 8, dtype=torch.float64)).shape == (1, 8)
+
+
+def test_mean_is_exact_where_the_basis_of_a_field_is_not_orthogonal() -> None:
+    of = PRODUCTS["C2 x C3"]()
+    torch.manual_seed(0)
+    change = torch.randn(6, 6, dtype=torch.float64).numpy() + 2 * np.eye(6)
+    irreps = [irrep.id for irrep in of.irreps()]
+    skewed = Representation(of, "skewed", irreps, change, [], change_of_basis_inv=np.linalg.inv(change))
+    matrix = torch.randn(6, 6, dtype=torch.float64)
+    mean = sum(torch.from_numpy(skewed(g)) @ matrix @ torch.from_numpy(skewed(~g)) for g in of.elements) / of.order()
+    found = NearestIntertwiner([skewed], [skewed]).double()(matrix)
+    assert relative_error(found, mean) <= EXACT
