@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-# The subgroups of a fiber group that can be soft, and all.
+# The subgroups of a fiber group that can be soft, and all of a gspace.
 FIBER_SUBGROUPS = ("rotation", "reflection")
 SUBGROUPS = (*FIBER_SUBGROUPS, "translation")
+# The whole of a fiber group, and its only subgroup with a name where elements are neither rotations nor reflections.
+WHOLE_GROUP = "group"
+ALL_SUBGROUPS = (*SUBGROUPS, WHOLE_GROUP)
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -115,20 +118,27 @@ def check_mapping(name: str, value: Any, kinds: str) -> dict[Any, Any]:
 
 
 def check_subgroups(*names: str | Collection[str]) -> tuple[str, ...]:
-    """Return names of subgroups as a tuple, given one by one or in collections; no name means all."""
+    """Return names of subgroups as a tuple, each given alone or with others in a collection; none means all.
+
+    With the whole fiber group its rotations and reflections are named, too.
+    """
     given: list[str] = []
     for part in names:
         given += (part,) if isinstance(part, str) else check_sequence("subgroups", part, "names")
     for name in given:
-        if name not in SUBGROUPS:
-            raise ValueError(f"subgroups must be of {list(SUBGROUPS)}, got {name!r}")
-    return tuple(given) or SUBGROUPS
+        if name not in ALL_SUBGROUPS:
+            raise ValueError(
+                f"subgroups must be of {list(SUBGROUPS)}, got {name!r}; {WHOLE_GROUP!r} is the whole fiber group"
+            )
+    if WHOLE_GROUP in given:
+        given += FIBER_SUBGROUPS  # its parts, where it has them
+    return tuple(given) or ALL_SUBGROUPS
 
 
 def ordered_subgroups(*names: Collection[str]) -> tuple[str, ...]:
     """Return the subgroups that are named in any of several collections, in a fixed order."""
     named = [name for given in names for name in given]
-    return tuple([name for name in SUBGROUPS if name in named])
+    return tuple([name for name in ALL_SUBGROUPS if name in named])
 
 
 def check_module(name: str, value: Any) -> nn.Module:

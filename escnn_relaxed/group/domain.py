@@ -10,9 +10,10 @@ from escnn.gspaces import GSpace
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..checks import FIBER_SUBGROUPS
-from .elements import GroupSample, sample_group
+from ..checks import FIBER_SUBGROUPS, WHOLE_GROUP
+from .elements import GroupSample, is_abstract, sample_group
 from .exact_constants import ExactConstants
+from .faithful import coset_coordinates, separating_irreps
 from .kept import KeptGroup
 from .points import Array
 
@@ -32,6 +33,10 @@ class Domain:
         self.dimension = gspace.dimensionality
         # The size in pixels of the image whose softness is told.
         self.reference_size = (REFERENCE_SIDE,) * self.dimension
+        self.is_abstract = is_abstract(gspace)
+        # The subgroups of the fiber group that may be soft, and the choices of them over which a mean may be taken.
+        self.fiber_subgroups = (WHOLE_GROUP,) if self.is_abstract else FIBER_SUBGROUPS
+        self.averages = ((), self.fiber_subgroups) if self.is_abstract else AVERAGES
 
     @cached_property
     def sample(self) -> GroupSample:
@@ -42,16 +47,18 @@ class Domain:
     def kept_subgroups(self) -> tuple[str, ...]:
         """The subgroups that the kept group contains."""
         rotations, reflection = self.kept.holds(self.sample.rotations), self.kept.holds(self.sample.reflection)
-        is_kept = {"rotation": rotations.all(), "reflection": reflection.all()}
+        is_kept = {"rotation": rotations.all(), "reflection": reflection.all(), WHOLE_GROUP: rotations.all()}
         return tuple(name for name in self.sample.subgroups if is_kept[name])
 
     def translates(self, subgroups: Sequence[str]) -> NDArray[np.int64]:
         """Return the indices of the elements hg of the sample, (M, L), h in the subgroups and the kept group."""
         steps = self.sample.action @ self.sample.action[:, None].swapaxes(-1, -2)
         group = self.kept
+        if self.is_abstract and WHOLE_GROUP in subgroups:
+            return np.tile(np.arange(len(self.sample)), (len(self.sample), 1))
         if "reflection" in subgroups and self.sample.reflected.any():
             group = group.with_element(self.sample.reflection)
-        if "rotation" in subgroups:
+        if "rotation" in subgroups and not self.is_abstract:
             is_held = np.linalg.det(steps) > 0
             size = len(self.sample.rotations) * (1 + group.has_reflections)
             is_held |= group.has_reflections
@@ -75,15 +82,31 @@ class Domain:
         return matrix
 
     def elements(self, subgroups: Sequence[str]) -> Array:
-        """Return the coordinates of the elements of the sample, concatenated over the subgroups, (M, D)."""
-        coordinates = self._domain_coordinates(self.sample.rotation, self.sample.reflected)
+        """Return the coordinates of the elements of the sample, those of the subgroups side by side, (M, D)."""
+        if self.is_abstract:
+            coordinates = {WHOLE_GROUP: self._of_cosets}
+        else:
+            coordinates = self._domain_coordinates(self.sample.rotation, self.sample.reflected)
         nothing = np.zeros((len(self.sample), 0))
         return np.concatenate([nothing, *(coordinates[name] for name in subgroups if name in coordinates)], axis=1)
 
     def columns(self, subgroups: Sequence[str]) -> list[str]:
         """Return the subgroup of each coordinate of the domain."""
-        sizes = {name: values.shape[-1] for name, values in self._domain_coordinates(np.eye(self.dimension), 0).items()}
+        if self.is_abstract:
+            sizes = {WHOLE_GROUP: self._of_cosets.shape[-1]}
+        else:
+            of_identity = self._domain_coordinates(np.eye(self.dimension), 0)
+            sizes = {name: values.shape[-1] for name, values in of_identity.items()}
         return [name for name in subgroups for _ in range(sizes.get(name, self.dimension))]
+
+    @cached_property
+    def _of_cosets(self) -> Array:
+        """The coordinates of the elements of a finite group without a usual action: those of their cosets, (M, D)."""
+        if self.gspace.fibergroup.continuous:
+            return np.zeros((len(self.sample), 0))  # no channels belong to its elements
+        elements, held = self.sample.elements, self.kept.holds(self.sample.action)
+        irreps = separating_irreps(list(self.gspace.fibergroup.irreps()), elements, held)
+        return coset_coordinates(irreps, elements, held)
 
     @property
     def rotations_in_a_turn(self) -> float:
@@ -120,9 +143,9 @@ class Domain:
         return rotation[..., 0]
 
 
-def of_fiber_group(subgroups: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the subgroups of the fiber group among some subgroups, as a key of :data:`AVERAGES`."""
-    return tuple([name for name in FIBER_SUBGROUPS if name in subgroups])
+def of_fiber_group(subgroups: Sequence[str], known: Sequence[str] = FIBER_SUBGROUPS) -> tuple[str, ...]:
+    """Return those of some subgroups that are of the fiber group, as the averages of a domain have them."""
+    return tuple([name for name in known if name in subgroups])
 
 
 class GroupMeans(ExactConstants):
@@ -132,8 +155,9 @@ class GroupMeans(ExactConstants):
 
     def __init__(self, domain: Domain, matrix: NDArray[np.float64]) -> None:
         super().__init__()
-        self.set_constant("matrices", {names: matrix @ domain.mean_matrix(names) for names in AVERAGES})
+        self._known = domain.fiber_subgroups
+        self.set_constant("matrices", {names: matrix @ domain.mean_matrix(names) for names in domain.averages})
 
     def averaged(self, subgroups: Sequence[str] = ()) -> Tensor:
         """Return the matrix for functions that are averaged over some subgroups first, (n, M)."""
-        return self.matrices[of_fiber_group(subgroups)]
+        return self.matrices[of_fiber_group(subgroups, self._known)]

@@ -30,8 +30,10 @@ from escnn.group import (
 )
 from escnn.gspaces import GSpace
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 
-from ..checks import FIBER_SUBGROUPS
+from ..checks import FIBER_SUBGROUPS, WHOLE_GROUP
+from .faithful import separating_irreps
 from .points import Array
 
 # The number of rotations of the cube.
@@ -95,6 +97,7 @@ class GroupSample:
     rotation: Array  # the matrix of r for each element, (M, d, d)
     reflected: NDArray[np.int64]  # s, 1 where the element reflects, else 0, (M,)
     reflection: Array  # the matrix of f, (d, d): the inversion of space where the group has it; 1 without reflections
+    is_abstract: bool = False  # whether elements are no rotations and reflections; all are called rotations here
     _matrices: dict[Representation, Array] = field(default_factory=dict, compare=False, repr=False)
 
     def matrices(self, representation: Representation) -> Array:
@@ -115,6 +118,8 @@ class GroupSample:
     @property
     def subgroups(self) -> tuple[str, ...]:
         """The subgroups of the fiber group that have more than the identity."""
+        if self.is_abstract:
+            return (WHOLE_GROUP,) if len(self) > 1 else ()
         has = {"rotation": len(self.rotations) > 1, "reflection": self.reflected.any()}
         return tuple(name for name in FIBER_SUBGROUPS if has[name])
 
@@ -134,6 +139,8 @@ def sample_group(gspace: GSpace, samples: int | None = None) -> GroupSample:
     count = least_samples(group) if samples is None else samples
     grid = sampled_elements(group, count) if group.continuous else group.elements
     action = np.stack([gspace.basespace_action(element) for element in grid]).astype(np.float64)
+    if is_abstract(gspace):
+        return GroupSample(tuple(grid), action, action, np.zeros(len(action), np.int64), np.eye(action.shape[-1]), True)
     reflected = (np.linalg.det(action) < 0).astype(np.int64)
     # The inversion of space commutes with all rotations. Elsewhere escnn lists f first among the elements that reflect.
     identity = np.eye(action.shape[-1])
@@ -189,12 +196,18 @@ def grid_symmetries(
 
 @dataclass(frozen=True)
 class ActingGroup:
-    """The action on the plane or space of a group without a base space: the part of a gspace that a domain needs."""
+    """A group without a base space, with its action on the plane or space, or a faithful one of another group.
+
+    It is as much of a gspace as a domain needs.
+    """
 
     # None of escnn's gspaces, since these would add irreps to the one group that all layers share.
 
     fibergroup: Group
     dimensionality: int
+    # Whether the matrices are those of a faithful representation, and elements no rotations and reflections.
+    is_abstract: bool = False
+    irreps: tuple[Any, ...] = ()  # the ids of those that such a representation is a sum of, of a finite group
 
     @property
     def name(self) -> str:
@@ -203,7 +216,10 @@ class ActingGroup:
 
     def basespace_action(self, element: GroupElement) -> Array:
         """Return the matrix of an element, (d, d)."""
-        return _matrix(self.fibergroup, element)
+        if self.irreps:
+            matrices = [self.fibergroup.irrep(*key)(element) for key in self.irreps]
+            return np.asarray(block_diag(*matrices), dtype=np.float64)
+        return _factors_apart(self.fibergroup, element) if self.is_abstract else _matrix(self.fibergroup, element)
 
     def __hash__(self) -> int:
         # escnn's groups have none.
@@ -211,12 +227,32 @@ class ActingGroup:
 
 
 def acting_group(group: Group) -> ActingGroup | None:
-    """Return a group with its standard action on the plane or space; None if it has none."""
+    """Return a group with its usual action, else a faithful one; None of a continuous one of which none is known."""
     if isinstance(group, (CyclicGroup, DihedralGroup, SO2, O2)):
         return ActingGroup(group, 2)
     if isinstance(group, (SO3, O3, Octahedral, Icosahedral)) or (factors(group) and group.name in _FULL):
         return ActingGroup(group, 3)
-    return None
+    if not group.continuous:
+        elements = list(group.elements)
+        irreps = separating_irreps(list(group.irreps()), elements, np.array([e == group.identity for e in elements]))
+        return ActingGroup(group, sum(irrep.size for irrep in irreps), True, tuple(irrep.id for irrep in irreps))
+    parts = [acting_group(factor) for factor in factors(group)]
+    sizes = [part.dimensionality for part in parts if part is not None]
+    return ActingGroup(group, sum(sizes), True) if parts and len(sizes) == len(parts) else None
+
+
+def is_abstract(gspace: GSpace | ActingGroup) -> bool:
+    """Return whether a group's elements are no rotations and reflections of a plane or of space."""
+    return isinstance(gspace, ActingGroup) and gspace.is_abstract
+
+
+def _factors_apart(group: Any, element: GroupElement) -> Array:
+    """Return the matrix of an element of a direct product, those of its factors along the diagonal."""
+    matrices = []
+    for factor, part in zip(factors(group), group.split_element(element), strict=True):
+        acting = acting_group(factor)
+        matrices.append(np.eye(0) if acting is None else acting.basespace_action(part))
+    return np.asarray(block_diag(*matrices), dtype=np.float64)
 
 
 def _matrix(group: Any, element: GroupElement) -> Array:

@@ -12,7 +12,7 @@ from escnn.group import GroupElement
 from escnn.gspaces import GSpace
 from numpy.typing import NDArray
 
-from .elements import ActingGroup, least_samples, rotation_matrix, sample_group, sampled_elements
+from .elements import ActingGroup, is_abstract, least_samples, rotation_matrix, sample_group, sampled_elements
 from .points import Array
 
 # All rotations about the third coordinate, the first axis of a volume.
@@ -59,9 +59,10 @@ def kept_group(keep: object, gspace: GSpace, samples: int) -> KeptGroup:
     if keep is None:
         return KeptGroup("", np.eye(gspace.dimensionality)[None])
     # A group without a base space may be one of space whose subgroups have ids.
-    if gspace.dimensionality == 2 and (isinstance(keep, str) or not isinstance(gspace, ActingGroup)):
+    is_of_plane = gspace.dimensionality == 2 and not is_abstract(gspace)
+    if is_of_plane and (isinstance(keep, str) or not isinstance(gspace, ActingGroup)):
         return _kept_in_plane(keep, gspace, samples)
-    if keep == AXIS:
+    if keep == AXIS and not is_abstract(gspace):
         axis = np.array([0.0, 0.0, 1.0])
         if (np.abs(sample_group(gspace).rotations @ axis - axis).max(-1) < _SAME).sum() < 2:
             raise ValueError(f"keep={keep!r} needs rotations about the axis z, which {gspace.name} has not")
@@ -111,7 +112,7 @@ def _subgroup(keep: object, gspace: GSpace) -> tuple[Array, Array | None]:
         ) from error
     if not group.continuous:
         return matrices, None
-    if gspace.dimensionality == 2:
+    if gspace.dimensionality == 2 or is_abstract(gspace):
         raise ValueError(f"keep must be a finite subgroup of {gspace.fibergroup.name}, got {keep!r}")
     # Rotations that are not half turns are about the axis of a group that has one.
     is_turn = (np.linalg.det(matrices) > 0) & (np.trace(matrices, axis1=1, axis2=2) > -1 + _SAME)
@@ -128,7 +129,7 @@ def _subgroup(keep: object, gspace: GSpace) -> tuple[Array, Array | None]:
 def _named_as_in_plane(keep: object, gspace: GSpace) -> str:
     """Return for a message the id of the subgroup of space for a name of the plane, such as 'C4'."""
     name = _NAME.fullmatch(keep) if isinstance(keep, str) else None
-    if name is None or gspace.dimensionality == 2:
+    if name is None or gspace.dimensionality == 2 or is_abstract(gspace):
         return ""
     is_dihedral, count = name[1] == "D", int(name[2])
     # The ids of escnn's groups: SO(3) and the octahedral group, O(3), SO(2), and O(2) or a dihedral group.

@@ -58,9 +58,9 @@ class KernelConfig:
         return tap_grid(self.kernel_size, self.dilation, self.domain.dimension)
 
     def check_action(self, kernel: str) -> None:
-        """Raise a ``ValueError`` for a group whose elements are unknown, to which only escnn's basis is equivariant."""
+        """Raise a ``ValueError`` for a group that does not act on the plane or on space, as such a kernel needs."""
         group = self.in_type.gspace.fibergroup
-        if group != self.domain.gspace.fibergroup:
+        if group != self.domain.gspace.fibergroup or self.domain.is_abstract:
             raise ValueError(
                 f"kernel must be the default one for {group.name}, of which no action on the plane or on space is "
                 f"known, got a {kernel}"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS, is_number, warn_once
+from ..checks import ALL_SUBGROUPS, SUBGROUPS, WHOLE_GROUP, is_number, warn_once
 from ..group.domain import Domain
 from ..group.exact_constants import ExactConstants
 from ..torch_modes import has_values
@@ -138,25 +138,43 @@ class DomainFrequency(ExactConstants):
 def starting_frequency(relax: object, domain: Domain, defaults: Mapping[str, float]) -> dict[str, Frequency]:
     """Return the ω′ at the start of each subgroup that may be soft, in a fixed order; ``defaults`` are the kernel's."""
     if isinstance(relax, str) and relax == "default":
-        names = [name for name in domain.sample.subgroups if name not in domain.kept_subgroups]
+        names = _parts_of_group(domain)
         if domain.sample.subgroups and not names:
-            raise ValueError("keep leaves nothing of rotation and reflection to be soft; relax=None is a strict layer")
+            what = "the group" if domain.is_abstract else "rotation and reflection"
+            raise ValueError(f"keep leaves nothing of {what} to be soft; relax=None is a strict layer")
         return {name: _default(name, domain, defaults) for name in names}
     names = named_subgroups(relax)
     for name in names:
-        if name not in SUBGROUPS:
+        if name not in ALL_SUBGROUPS:
             raise ValueError(
-                f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}, None is a strict layer"
+                f"relax: unknown subgroup {name!r}; subgroups are {list(SUBGROUPS)}, {WHOLE_GROUP!r} is the whole "
+                f"fiber group, None is a strict layer"
             )
-        if name not in (*domain.sample.subgroups, "translation"):
+        if domain.is_abstract and WHOLE_GROUP not in names:
+            raise ValueError(
+                f"relax: no action on the plane or on space is known of {domain.gspace.name}, so that none of its "
+                f"elements is a {name}: relax={WHOLE_GROUP!r} names them all, got {relax!r}"
+            )
+        if name not in (*domain.sample.subgroups, "translation", WHOLE_GROUP) and not domain.is_abstract:
             few = " at samples=1" if domain.samples == 1 and domain.gspace.fibergroup.continuous else ""
             raise ValueError(f"relax: {domain.gspace.name} has no {name} to relax{few}, got {relax!r}")
         if name in domain.kept_subgroups:
             raise ValueError(f"relax: all of the {name} is in the group to keep, got {relax!r}")
-    given = dict(relax) if isinstance(relax, Mapping) else {name: _default(name, domain, defaults) for name in names}
+    given: dict[str, Frequency] = {}
+    for name in [WHOLE_GROUP] if domain.is_abstract and names else names:
+        # The whole group is that of its rotations and reflections, where it has some.
+        is_of_parts = name == WHOLE_GROUP and not domain.is_abstract
+        for part in _parts_of_group(domain) if is_of_parts else (name,):
+            if not (is_of_parts and part in names):
+                given[part] = relax[name] if isinstance(relax, Mapping) else _default(part, domain, defaults)
     for name, value in given.items():
         frequency_values("relax", name, value, domain.dimension)
-    return {name: given[name] for name in ("translation", "rotation", "reflection") if name in given}
+    return {name: given[name] for name in ("translation", "rotation", "reflection", WHOLE_GROUP) if name in given}
+
+
+def _parts_of_group(domain: Domain) -> list[str]:
+    """Return the subgroups of the fiber group that may be soft."""
+    return [name for name in domain.sample.subgroups if name not in domain.kept_subgroups]
 
 
 def named_subgroups(relax: object) -> list[str]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..checks import warn_once
 from ..group.fields import permuted_rows
+from ..group.intertwiners import NearestIntertwiner
 from ..group.linear_maps import GroupAverage
 from ..on_escnn.sampled_basis import in_float32_and_main_memory
 
@@ -105,8 +106,13 @@ def _exact(
     orbits, is_large = _orbits(in_field, out_field, on_grid), False
     if orbits is None:
         # escnn samples in float32 and is equivariant to 1e-7. The average is equivariant to float64.
-        average = GroupAverage([in_field], [out_field], on_grid)
-        exact = average.by_blocks(torch.from_numpy(single.astype(np.float64))).numpy()
+        samples = torch.from_numpy(single.astype(np.float64))
+        if samples.shape[-1] == 1 and in_field.group.continuous:
+            # The elements that map the tap at the centre to itself are all, and not those of a sample.
+            average = NearestIntertwiner([in_field], [out_field]).double()
+            exact = average(samples.movedim(0, -1).squeeze(2)).movedim(-1, 0).unsqueeze(-1).numpy()
+        else:
+            exact = GroupAverage([in_field], [out_field], on_grid).by_blocks(samples).numpy()
         values, orbits = exact.reshape(len(exact), -1), np.arange(exact[0].size)
     else:
         values, is_large = _means_over(orbits, single), single.size > _LARGE

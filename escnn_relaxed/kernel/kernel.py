@@ -16,7 +16,7 @@ import torch
 from escnn.group import GroupElement
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS
+from ..checks import ALL_SUBGROUPS
 from ..group.elements import grid_symmetries
 from ..group.linear_maps import GroupAverage, OrthogonalBasis
 from ..group.points import tap_grid
@@ -305,7 +305,7 @@ def scale_to(kernel: Kernel, weights: Tensor | None, softness: float, hardened: 
     """Scale the soft weights of a kernel until the softness is s; nothing where it has no soft part."""
     # Where K has factors of group elements and of positions, s is no quadratic function of the weights.
     for _ in range(_MOST_STEPS):
-        soft, strict = (float(energy) for energy in kernel.energies(weights, hardened, SUBGROUPS))
+        soft, strict = (float(energy) for energy in kernel.energies(weights, hardened, ALL_SUBGROUPS))
         if soft <= 0:
             return
         factor = math.sqrt(softness / (1 - softness) * strict / soft)

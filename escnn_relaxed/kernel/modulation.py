@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import FIBER_SUBGROUPS
-from ..group.domain import AVERAGES, Domain, of_fiber_group
+from ..group.domain import Domain, of_fiber_group
 from ..group.elements import GroupSample
 from ..group.exact_constants import ExactConstants
 from ..group.fields import channel_elements
@@ -151,11 +151,12 @@ class ElementModulation(Modulation):
     ) -> None:
         sample = domain.sample
         super().__init__(fields, sample, lists)
-        self._columns = tuple(name for name in domain.columns(subgroups) if name in FIBER_SUBGROUPS)
+        self._known = domain.fiber_subgroups
+        self._columns = tuple(name for name in domain.columns(subgroups) if name in self._known)
         self._rotations = self._columns.count("rotation")
         self.set_constant("elements", 2 * math.pi * domain.elements([*dict.fromkeys(self._columns)]))
         whole = np.full((len(sample),) * 2, 1 / len(sample))
-        self.set_constant("centre", {names: (domain.mean_matrix(names) - whole).T for names in AVERAGES})
+        self.set_constant("centre", {names: (domain.mean_matrix(names) - whole).T for names in domain.averages})
         reference = torch.tensor([DEFAULT_FREQUENCY], dtype=torch.float64)
         values = self._functions(reference, (), self.exact).numpy()
         sides = _independent_sides(values, sample.action, taps)
@@ -215,7 +216,7 @@ class ElementModulation(Modulation):
         if 0 < self._rotations < len(first):
             functions.append((first[: self._rotations, None] * first[self._rotations :]).flatten(0, 1))
         values = torch.cat(functions) if len(functions) > 1 else first
-        return values @ constants.centre[of_fiber_group(averaged)]
+        return values @ constants.centre[of_fiber_group(averaged, self._known)]
 
     def tap_functions(self) -> Tensor:
         """Return an orthonormal basis of the functions of the taps that f may be a sum of, (n, T), or (1, 1)."""

@@ -12,12 +12,13 @@ from escnn.group import GroupElement
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..checks import FIBER_SUBGROUPS, SUBGROUPS
+from ..checks import ALL_SUBGROUPS
 from ..group.elements import moved_elements
 from ..group.points import PositionFactors
 from ..torch_modes import has_values
 from .config import KernelConfig, ModulatedKernel, Names, Size, WeightGroup
 from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
+from .free import FreeKernel
 from .kernel import Kernel, scale_to
 from .modulation import ElementModulation, InputModulation, Modulation
 from .position_modulation import PositionModulation
@@ -64,7 +65,8 @@ class TiedKernel(StrictKernel):
         super().__init__(config)
         self.modulation = self.input_modulation = self.position_modulation = None
         taps, fields = config.taps, config.out_type.representations
-        names = [name for name in FIBER_SUBGROUPS if name in config.relax]
+        self._of_group = config.domain.fiber_subgroups
+        names = [name for name in self._of_group if name in config.relax]
         if names:
             modulation = ElementModulation(fields, config.domain, names, taps)
             self.modulation = modulation if len(modulation.weights) else None
@@ -93,7 +95,7 @@ class TiedKernel(StrictKernel):
             unused = (self.position_modulation.weights, *self.frequency.parameters())
             strict = strict + 0 * sum(value.sum() for value in unused)
         # f may be other than 0, as far as is known without waiting for an accelerator.
-        if self.training or any([self.frequency.may_vary(name) for name in FIBER_SUBGROUPS if name not in averaged]):
+        if self.training or any([self.frequency.may_vary(name) for name in self._of_group if name not in averaged]):
             for modulation in (self.modulation, self.input_modulation):
                 if modulation is not None:
                     f = modulation(self.frequency, tuple(averaged))
@@ -131,7 +133,7 @@ class TiedKernel(StrictKernel):
         """Return ‖K − PK‖² and ‖PK‖² in the same scale, as means over the positions and the entries of K."""
         of_entries = self._squared_entries(weights)
         whole = self._f(hardened)
-        is_mean = set(averaged) >= set(FIBER_SUBGROUPS)  # over the whole group, which is 0
+        is_mean = set(averaged) >= set(self._of_group)  # over the whole group, which is 0
         kept = torch.zeros_like(whole) if is_mean else self._f(averaged)
         moments = self._moments(hardened, size)
         scale = 1 / torch.maximum(whole.detach().abs().amax(), moments.detach().amax().sqrt()).clamp_min(1)
@@ -202,7 +204,7 @@ class TiedKernel(StrictKernel):
         factors = []
         for frequency in (own, DomainFrequency(raised, axes=self.config.domain.dimension)):
             self.frequency = frequency.to(own.like)
-            soft, strict = (float(energy) for energy in self.energies(weights, (), SUBGROUPS))
+            soft, strict = (float(energy) for energy in self.energies(weights, (), ALL_SUBGROUPS))
             factors.append(math.sqrt(softness / (1 - softness) * strict / soft) if soft > 0 else math.inf)
         self.frequency = own
         largest = _LARGEST_START * factors[1]
@@ -252,8 +254,8 @@ class TiedKernel(StrictKernel):
 
 
 def strict_kernel(kernel: Kernel) -> Kernel:
-    """Return K_strict of a default kernel, with the same basis; another kernel itself, which cannot be split."""
-    if not isinstance(kernel, TiedKernel):
+    """Return K_strict of a kernel that adds to it, with the same basis; another kernel itself, which cannot be split."""
+    if not isinstance(kernel, (TiedKernel, FreeKernel)):
         return kernel
     strict = StrictKernel(kernel.config, kernel.basis)
     # Of the layer's dtype and device.
@@ -282,7 +284,7 @@ def filters_of_means(
     banks: dict[tuple[str, ...], Tensor] = {}
     filters = []
     for averaged in averages:
-        names = tuple([name for name in averaged if name in FIBER_SUBGROUPS and is_soft_in_group])
+        names = tuple([name for name in averaged if name in kernel.config.domain.fiber_subgroups and is_soft_in_group])
         if names not in banks:
             banks[names] = kernel(weights, names).unsqueeze(0)
         bank = banks[names]

@@ -19,7 +19,7 @@ from escnn.group import GroupElement
 from torch import Tensor
 from torch.nn import functional
 
-from ..checks import FIBER_SUBGROUPS, check_number, warn
+from ..checks import WHOLE_GROUP, check_number, warn
 from ..group.elements import sample_group
 from ..group.points import Array, centred_grid
 from ..integral.geometry import TransposedGeometry
@@ -71,10 +71,10 @@ def check_equivariance(
 
 
 def _strict_elements(layer: Any) -> list[tuple[GroupElement, Array]]:
-    """Return the elements to which a layer is strictly equivariant, with their matrices; warn of soft subgroups."""
-    is_soft = {name: layer.softness(name).item() > _ROUNDING for name in FIBER_SUBGROUPS}
+    """Return the elements in which a layer is strict, with their matrices; a warning names what it is soft in."""
+    domain = layer.domain
+    is_soft = {name: layer.softness(name).item() > _ROUNDING for name in domain.fiber_subgroups}
     is_soft["translation"] = not layer.is_stationary
-    domain = layer.kernel.config.domain
     # Features of a group of which no action is known have a domain of another group.
     space = domain.gspace if domain.gspace.fibergroup == layer.space.fibergroup else None
     elements = list(layer.space.testing_elements)
@@ -86,8 +86,11 @@ def _strict_elements(layer: Any) -> list[tuple[GroupElement, Array]]:
         action = np.eye(domain.dimension) if space is None else np.asarray(space.basespace_action(element))
         is_reflected = bool(np.linalg.det(action) < 0)
         rotation = action @ domain.sample.reflection.T if is_reflected else action
-        is_turned = is_soft["rotation"] and not domain.kept.holds(rotation)
-        is_broken = is_turned or (is_soft["reflection"] and is_reflected)
+        if domain.is_abstract:
+            is_broken = is_soft[WHOLE_GROUP]
+        else:
+            is_turned = is_soft["rotation"] and not domain.kept.holds(rotation)
+            is_broken = is_turned or (is_soft["reflection"] and is_reflected)
         # Positions of a kernel that depends on them are those of pixels.
         if (domain.kept.holds(action) or not is_broken) and (not is_soft["translation"] or _is_whole(action)):
             strict.append((element, action))

@@ -10,7 +10,15 @@ import torch
 from escnn.group import GroupElement
 from torch import Tensor, nn
 
-from ..checks import SUBGROUPS, check_sequence, check_size, check_subgroups, ordered_subgroups
+from ..checks import (
+    ALL_SUBGROUPS,
+    SUBGROUPS,
+    WHOLE_GROUP,
+    check_sequence,
+    check_size,
+    check_subgroups,
+    ordered_subgroups,
+)
 from ..group.domain import Domain
 from ..kernel.config import Names, Size, WeightGroup
 from ..kernel.domain_frequency import Frequency
@@ -119,7 +127,8 @@ class RelaxedLayer(KernelLayer):
         default kernel of a group with a half turn; without one it differs by a few per cent.
 
         Args:
-            *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``.
+            *subgroups: any of ``"rotation"``, ``"reflection"``, ``"translation"``, or ``"group"``, the whole fiber
+                group.
             size: pixels along each axis of the output, for softness in translation. Default: 8.
 
         Returns:
@@ -219,7 +228,20 @@ class RelaxedLayer(KernelLayer):
     @hardened.setter
     def hardened(self, names: Sequence[str]) -> None:
         given = check_sequence("hardened", names, "names of subgroups")
-        self._hardened = ordered_subgroups(check_subgroups(given)) if given else ()
+        self._hardened = self.own_subgroups(given) if given else ()
+
+    def own_subgroups(self, *names: str | Collection[str]) -> tuple[str, ...]:
+        """Return checked names of subgroups, all where none is given, in order.
+
+        The whole group is among them only where it has no rotations and reflections.
+        """
+        given = {*check_subgroups(*names)}
+        return ordered_subgroups(given if self.domain.is_abstract else given - {WHOLE_GROUP})
+
+    @property
+    def is_hardened(self) -> bool:
+        """Whether the layer was made strict in all subgroups."""
+        return self._hardened == (ALL_SUBGROUPS if self.domain.is_abstract else SUBGROUPS)
 
     def harden(self, *subgroups: str | Collection[str]) -> None:
         """Replace K by PK in place: the nearest kernel that is equivariant to the named subgroups, or to all.
@@ -238,7 +260,7 @@ class RelaxedLayer(KernelLayer):
             >>> layer.softness().item()
             0.0
         """
-        self._hardened = ordered_subgroups(self._hardened, check_subgroups(*subgroups))
+        self._hardened = ordered_subgroups(self._hardened, self.own_subgroups(*subgroups))
 
     def check_equivariance(
         self, atol: float = 0.1, rtol: float = 0.1, assertion: bool = True, verbose: bool = True, device: str = "cpu"
@@ -316,7 +338,7 @@ class RelaxedLayer(KernelLayer):
         """
         self.gates = tuple([gate for gate in self.gates if not {*gate.subgroups} <= {*self._hardened}])
         strict = strict_kernel(self.kernel)
-        if self._hardened == SUBGROUPS and strict is not self.kernel:
+        if self.is_hardened and strict is not self.kernel:
             self.kernel, self._hardened = strict.train(self.training), ()
 
     def _refuse_gates(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""`RelaxedLinear`: `escnn.nn.Linear` with a matrix that may be soft in rotation and reflection."""
+"""`RelaxedLinear`: `escnn.nn.Linear` with a matrix that may be soft in any subgroup of its group."""
 
 from __future__ import annotations
 
@@ -26,10 +26,15 @@ class RelaxedLinear(RelaxedLayer):
     function of the input channel's element. Such a head lies between a linear map of each field's mean, where it is
     strict, and a linear layer on all channels. With ``relax=None`` the layer is ``Linear``, and its state dicts load.
 
+    Where no channel belongs to an element, as between irreps and Fourier fields, W = W_strict + F − PF with a free
+    matrix F of C_out·C_in weights. PF, its mean over the group, is exact for continuous groups too. There is no ω′.
+
     Features have no positions, so the field types are on ``escnn.gspaces.no_base_space(group)``. Each group element is
     represented by its usual matrix: Cₙ, Dₙ, SO(2) and O(2) on the plane; SO(3), O(3), the octahedral and the
     icosahedral groups on space. Elements of Dₙ and O(2) that flip are reflections. (In some gspaces of space the same
-    group acts by half turns.) The group of two elements has a half turn. A layer of another group is strict.
+    group acts by half turns.) The group of two elements has a half turn. Elements of any other group, such as a direct
+    product or the Klein four-group, are represented by its smallest irreps that together tell them apart. They are no
+    rotations or reflections: the only subgroup with a name is ``"group"``, all of it.
 
     Take the mean over the pixels of a network's last layer, as in the example, and give it fields of the same
     representations on ``no_base_space(gspace.fibergroup)``.
@@ -38,11 +43,12 @@ class RelaxedLinear(RelaxedLayer):
         in_type, out_type: field types of the input and the output, of one group.
         basisexpansion: ``"blocks"``, the only one that ``Linear`` knows.
         bias, recompute, initialize: as in :class:`~escnn_relaxed.RelaxedR2Conv`.
-        relax: the subgroups that may be soft, of ``"rotation"`` and ``"reflection"``, or a dict from them to ω′. None:
-            strict. Default: both that the group has, at 0.25.
+        relax: the subgroups that may be soft, of ``"rotation"`` and ``"reflection"``, or a dict from them to ω′;
+            ``"group"`` is the whole group. None: strict. Default: all that the group has, at 0.25.
         learn_relaxation, initial_softness: as in :class:`~escnn_relaxed.RelaxedR2Conv`.
         keep: group to which the layer stays exactly equivariant: as in :class:`~escnn_relaxed.RelaxedR3Conv`, or of Cₙ,
-            Dₙ, SO(2) and O(2) as in :class:`~escnn_relaxed.RelaxedR2Conv`. Default: no such group.
+            Dₙ, SO(2) and O(2) as in :class:`~escnn_relaxed.RelaxedR2Conv`. Of any other finite group escnn's id of a
+            subgroup, or elements that generate it. Default: no such group.
         samples: number of rotations by which a continuous group is sampled. Default: 16, of SO(3) and O(3) 24.
         kernel: the form of the kernel, as in :class:`~escnn_relaxed.RelaxedR2Conv`. Default: the form above. A
             ``ContinuousKernel`` is not for SO(3) and O(3), whose samples do not make its strict part exact.

@@ -17,6 +17,7 @@ from ..group.elements import CUBE, ActingGroup, acting_group
 from ..group.kept import kept_group
 from ..kernel.config import KernelConfig
 from ..kernel.domain_frequency import Frequency, named_subgroups, starting_frequency
+from ..kernel.free import FreeKernel
 from ..kernel.kernel import Kernel, KernelBuilder
 from ..kernel.strict import RelaxingKernel
 from ..kernel.tied import TiedKernel
@@ -96,11 +97,13 @@ def build_kernel(
     frequency = starting_frequency(relax, domain, getattr(builder, "default_frequency", {}))
     learn = check_bool("learn_relaxation", options["learn_relaxation"])
     taps = in_type, out_type, kernel_size, dilation
-    kernel: object = (builder or TiedKernel)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
+    config = KernelConfig(*taps, domain, frequency, learn, basis_arguments)
+    kernel: object = default_kernel(config) if builder is None else builder(config)
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel must return a Kernel, got {type(kernel).__name__} from {builder!r}")
-    _warn_of_other_subgroups(kernel, relax)
-    rigid = [name for name in kernel.cannot_be_soft if name in named_subgroups(relax)]
+    named = list(frequency) if named_subgroups(relax) else []
+    _warn_of_other_subgroups(kernel, relax, named)
+    rigid = [name for name in kernel.cannot_be_soft if name in named]
     if rigid:
         warn_once(
             f"relax: the layer from {in_type} to {out_type} with kernel_size={kernel_size} cannot be soft in "
@@ -111,9 +114,18 @@ def build_kernel(
     return kernel
 
 
-def _warn_of_other_subgroups(kernel: Kernel, relax: object) -> None:
-    """Warn once if the subgroups in which a kernel is soft differ from those that ``relax`` names."""
-    soft, named = kernel.relaxed_subgroups, named_subgroups(relax)
+def default_kernel(config: KernelConfig) -> Kernel:
+    """Return the tied kernel, or a free one of a linear map that a tied one would leave strict."""
+    tied = TiedKernel(config)
+    if config.domain.gspace is config.in_type.gspace or not tied.cannot_be_soft or tied.relaxed_subgroups:
+        return tied
+    free = FreeKernel(config)
+    return free if free.relaxed_subgroups else tied
+
+
+def _warn_of_other_subgroups(kernel: Kernel, relax: object, named: Sequence[str]) -> None:
+    """Warn once of a kernel that is not soft in what ``relax`` names, or that is soft in what it does not name."""
+    soft = kernel.relaxed_subgroups
     ignored = [name for name in named if name not in (*soft, *kernel.cannot_be_soft)]
     if ignored:
         warn_once(
@@ -137,13 +149,18 @@ def _acting_gspace(in_type: FieldType, relax: object, keep: object) -> GSpace | 
     if "translation" in named_subgroups(relax):
         raise ValueError(
             f"relax: features without a base space have no translation to relax, got {relax!r}: name rotation "
-            f"or reflection"
+            f"or reflection, or the whole group"
         )
     action = acting_group(gspace.fibergroup)
     if action is None and (named_subgroups(relax) or keep is not None):
         raise ValueError(
-            f"relax and keep must be left out for {gspace.fibergroup.name}, of which no action on the plane or on "
-            f"space is known: such a linear map is strict, got relax={relax!r}, keep={keep!r}"
+            f"relax and keep must be left out for {gspace.fibergroup.name}, a continuous group of which no action "
+            f"is known: such a linear map is strict, got relax={relax!r}, keep={keep!r}"
+        )
+    if action is None and relax is not None:
+        warn_once(
+            f"relax: the linear maps of {gspace.fibergroup.name} stay strict, since no action of this continuous group "
+            f"is known; relax=None says so"
         )
     return action or ActingGroup(CyclicGroup._generator(1), 2)
 

@@ -14,7 +14,7 @@ import torch
 from escnn.nn import FieldType
 from torch import Tensor
 
-from ..checks import SUBGROUPS
+from ..checks import ALL_SUBGROUPS, SUBGROUPS
 from ..integral.geometry import TransposedGeometry
 
 FORMAT_VERSION = 4
@@ -46,25 +46,30 @@ def complete(layer: Any, state: dict[str, Any], prefix: str, metadata: dict[str,
     """Hook: add the hardened subgroups to the state of a layer, and a description to its metadata."""
     metadata["layer"] = layer.describe()
     if layer.hardened:
-        state[prefix + _HARDENED] = torch.tensor([name in layer.hardened for name in SUBGROUPS])
+        state[prefix + _HARDENED] = torch.tensor([name in layer.hardened for name in _flagged(layer)])
+
+
+def _flagged(layer: Any) -> tuple[str, ...]:
+    """Return the subgroups that a layer may be hardened in, each of which has a flag in its state."""
+    return ALL_SUBGROUPS if layer.domain.is_abstract else SUBGROUPS
 
 
 def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
     """Convert a state to one that a layer can load, set its hardened subgroups, and return the mismatches as text."""
     errors = []
-    mismatches = differences(metadata.get("layer", {}), layer.describe(), metadata.get("version"))
-    if mismatches:
-        errors.append(f"the state of {prefix.rstrip('.') or 'this layer'!r} does not fit: {'; '.join(mismatches)}")
-    flags = state.pop(prefix + _HARDENED, None)
-    if flags is not None and flags.shape != (len(SUBGROUPS),):
+    found = differences(metadata.get("layer", {}), layer.describe(), metadata.get("version"))
+    if found:
+        errors.append(f"the state of {prefix.rstrip('.') or 'this layer'!r} does not fit: {'; '.join(found)}")
+    flags, names = state.pop(prefix + _HARDENED, None), _flagged(layer)
+    if flags is not None and flags.shape != (len(names),):
         errors.append(
-            f"{prefix}{_HARDENED} must have a flag for each of {list(SUBGROUPS)}, got a tensor of shape "
+            f"{prefix}{_HARDENED} must have a flag for each of {list(names)}, got a tensor of shape "
             f"{tuple(flags.shape)}"
         )
     # A layer stays as it is where a state is refused.
-    elif flags is not None and not mismatches:
-        layer.hardened = tuple(name for name, flag in zip(SUBGROUPS, flags, strict=True) if flag)
-    elif not mismatches and all(prefix + key in state for key in layer.state_dict() if key != _HARDENED):
+    elif flags is not None and not found:
+        layer.hardened = tuple(name for name, flag in zip(names, flags, strict=True) if flag)
+    elif not found and all(prefix + key in state for key in layer.state_dict() if key != _HARDENED):
         # A part of a state, and one of R2Conv, say nothing of what is hardened.
         layer.hardened = ()
     if layer.kernel.basis is not None:

@@ -34,7 +34,8 @@ def equivariance_error(
     """Measure the relative error ‖f(gx) − g f(x)‖ / ‖f(x)‖ of a layer or a network, a row per transformation g.
 
     ``module`` runs in eval mode without gradients, and is left as it was. Fields of the plane are measured on images
-    (batch, C, H, W), those of space on volumes (batch, C, D, H, W). An output without pixels, the logits of a
+    (batch, C, H, W), those of space on volumes (batch, C, D, H, W), those of ``no_base_space`` on vectors (batch, C),
+    which elements change by ρ alone. An output without pixels, the logits of a
     classifier, should not change at all: its error is ‖f(gx) − f(x)‖ / ‖f(x)‖.
 
     Exact rows compare all pixels. Where all padding is circular, a shift wraps around. Elsewhere the pixels that it
@@ -48,7 +49,7 @@ def equivariance_error(
         module: a layer or network, of ``RelaxedR2Conv``, ``R3Conv`` or anything; its forward takes a GeometricTensor,
             or a plain tensor that it wraps.
         input_size: sides in pixels of noise to measure on, or one number for all: 16 images, the same in every call,
-            white for exact transformations, smooth (a Gaussian of 2 pixels) for interpolated ones.
+            white for exact transformations, smooth (a Gaussian of 2 pixels) for interpolated ones. Vectors have none.
         data: a batch to measure on in its place, or a tuple of all inputs, images first. GeometricTensors among the
             others turn as their type says, an action (batch, C, 1, 1) for instance; plain tensors of the images' height
             and width turn as scalar fields; all else is passed on.

@@ -110,7 +110,8 @@ class _Grids(TorchFunctionMode):
 
     def is_map(self, value: Any) -> bool:
         """Return whether a value is a feature map (batch, C, …) with the dimensions of the image."""
-        return isinstance(value, (Tensor, GeometricTensor)) and tensor_of(value).dim() == 2 + self.dimension
+        is_tensor = isinstance(value, (Tensor, GeometricTensor))
+        return is_tensor and self.dimension > 0 and tensor_of(value).dim() == 2 + self.dimension
 
     def follow(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """Forward hook: record the grid of a module's output."""

@@ -14,17 +14,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from escnn.group import GroupElement
+from escnn.group import Group, GroupElement
 from escnn.gspaces import GSpace
 from escnn.nn import FieldType
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..checks import check_sequence
+from ..checks import WHOLE_GROUP, check_sequence
 from ..group.elements import (
+    ActingGroup,
+    acting_group,
     axis_and_angle,
     axis_in_words,
     element_with_action,
+    factors,
+    is_abstract,
     least_samples,
     rotation_matrix,
     sample_group,
@@ -41,17 +45,18 @@ _ROTATIONS = 16
 
 @dataclass(frozen=True, eq=False)
 class Isometry:
-    """An isometry x → A x + τ of images or volumes."""
+    """x → A x + τ, which an image or a volume is moved by; of features without a base space a group element."""
 
     name: str  # in words, degrees and pixels
-    subgroup: str  # "rotation", "reflection" or "translation"
+    subgroup: str  # "rotation", "reflection" or "translation"; "group" of elements that are none of these
     matrix: Array  # A, (d, d), orthogonal
     translation: Array  # τ in pixels, (d,)
+    element: GroupElement | None = None  # the element, where there is no base space
 
     @property
     def angle(self) -> float:
-        """The angle α in [0, 2π) of the rotation in A; for reflections after y → −y, in space after the inversion."""
-        return _turn(self.matrix)[0]
+        """α in [0, 2π): A turns by α, a reflection after y → −y, or in space after the inversion."""
+        return 0.0 if self.subgroup == WHOLE_GROUP else _turn(self.matrix)[0]
 
     @property
     def degrees(self) -> float:
@@ -65,8 +70,8 @@ class Isometry:
 
     @property
     def keeps_axes(self) -> bool:
-        """Whether A maps each axis of the grid to an axis."""
-        return np.allclose(self.matrix, self.matrix.round(), rtol=0, atol=TOLERANCE)
+        """Whether A maps each axis of the grid to an axis, or there is no grid."""
+        return self.element is not None or np.allclose(self.matrix, self.matrix.round(), rtol=0, atol=TOLERANCE)
 
     @property
     def pixels(self) -> tuple[int, ...]:
@@ -74,8 +79,9 @@ class Isometry:
         return tuple(round(step) for step in image_axes(len(self.matrix)) @ self.translation)
 
     def inverse(self) -> Isometry:
-        """Return the inverse isometry."""
-        return replace(self, matrix=self.matrix.T, translation=-self.matrix.T @ self.translation)
+        """Return the isometry back."""
+        back = None if self.element is None else ~self.element
+        return replace(self, matrix=self.matrix.T, translation=-self.matrix.T @ self.translation, element=back)
 
 
 def rotation(angle: float, dimension: int = 2) -> Isometry:
@@ -85,9 +91,34 @@ def rotation(angle: float, dimension: int = 2) -> Isometry:
     return _turn_or_flip(matrix)
 
 
-def turn_or_flip(gspace: GSpace, element: GroupElement) -> Isometry:
-    """Return the isometry by which an element of a fiber group acts on the base space."""
-    return _turn_or_flip(np.asarray(gspace.basespace_action(element), dtype=np.float64))
+def turn_or_flip(gspace: GSpace | ActingGroup, element: GroupElement) -> Isometry:
+    """Return the isometry by which an element of a fiber group acts on the base space, or as its group usually does."""
+    matrix = np.asarray(gspace.basespace_action(element), dtype=np.float64)
+    if is_abstract(gspace):
+        return Isometry(_in_words(element), WHOLE_GROUP, matrix, np.zeros(len(matrix)))
+    return _turn_or_flip(matrix)
+
+
+def _in_words(element: Any) -> str:
+    """Return an element as escnn knows it: of a direct product by the values of its parts, as "element (0, 1)"."""
+    return f"element {_value(element)}"
+
+
+def _value(element: Any) -> Any:
+    if not factors(element.group):
+        return element.value
+    return tuple(_value(part) for part in element.group.split_element(element))
+
+
+def _without_space(group: Group, elements: Sequence[GroupElement] | None) -> list[Isometry]:
+    """Return how elements of a group without a base space act on features: as those of ``isometries_of``."""
+    acting = acting_group(group)
+    if acting is None:
+        chosen = [group.sample() for _ in range(_ROTATIONS)] if elements is None else elements
+        return [Isometry(_in_words(each), WHOLE_GROUP, np.eye(0), np.zeros(0), each) for each in chosen]
+    if elements is None:
+        elements = _others(sample_group(acting, max(_ROTATIONS, least_samples(group))).elements)
+    return [replace(turn_or_flip(acting, element), element=element) for element in elements]
 
 
 def _turn_or_flip(matrix: Array) -> Isometry:
@@ -105,13 +136,19 @@ def shift(*pixels: int) -> Isometry:
 def isometries_of(gspace: GSpace, elements: Sequence[GroupElement] | None) -> list[Isometry]:
     """Return the isometries of elements, by default all but the identity; a sample for continuous groups."""
     group = gspace.fibergroup
-    if elements is None:
-        sample = sample_group(gspace, max(_ROTATIONS, least_samples(group)))
-        elements = [element for element in sample.elements if element != group.identity]
-    for element in check_sequence("elements", elements, "elements of the fiber group"):
+    for element in () if elements is None else check_sequence("elements", elements, "elements of the fiber group"):
         if not isinstance(element, GroupElement) or element.group != group:
             raise TypeError(f"elements must be of {group.name}, got {element!r}")
+    if gspace.dimensionality == 0:
+        return _without_space(group, elements)
+    if elements is None:
+        elements = _others(sample_group(gspace, max(_ROTATIONS, least_samples(group))).elements)
     return [turn_or_flip(gspace, element) for element in elements]
+
+
+def _others(elements: Sequence[GroupElement]) -> list[GroupElement]:
+    """Return the elements but the identity."""
+    return [element for element in elements if element != element.group.identity]
 
 
 def on_fibers(
@@ -120,6 +157,8 @@ def on_fibers(
     """Apply ρ(g) to channels (batch, C, …), where g acts on the base space, or else on ``space``, as the isometry."""
     if isometry.subgroup == "translation" or all(field.is_trivial() for field in field_type.representations):
         return features
+    if isometry.element is not None and isometry.element.group == field_type.fibergroup:
+        return field_type.transform_fibers(features, isometry.element)
     acting = field_type.gspace
     if acting.dimensionality == 0 and space is not None and acting.fibergroup == space.fibergroup:
         acting = space
@@ -220,7 +259,7 @@ class PixelGrid:
 
     def of_moved_image(self, isometry: Isometry) -> PixelGrid:
         """Return the grid of an image after an isometry: a quarter turn swaps height and width."""
-        if not isometry.keeps_axes:
+        if not isometry.keeps_axes or not self.size:
             return self
         axes = image_axes(len(self.size))
         swaps = np.abs(axes @ isometry.matrix.round() @ axes.T)

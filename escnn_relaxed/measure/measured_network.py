@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 from escnn.group import GroupElement
-from escnn.gspaces import GSpace, GSpace2D, GSpace3D
+from escnn.gspaces import GSpace, GSpace0D, GSpace2D, GSpace3D
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
@@ -101,7 +101,8 @@ class MeasuredNetwork:
             prefixes = tuple(f"{name}." for name, module in known.items() if isinstance(module, RelaxedLayer))
             names = [name for name in known if name and not name.startswith(prefixes)]
             raise ValueError(f"layer must be the name of a module inside, got {unknown[0]!r}; there are {names}")
-        if (input_size is None) == (data is None):
+        is_given = input_size is not None, data is not None
+        if all(is_given):
             raise ValueError(f"give input_size or data, one of them; got input_size={input_size!r}")
         if output is not None:
             check_callable("output", output)
@@ -110,13 +111,18 @@ class MeasuredNetwork:
         is_wrapped = isinstance(images, GeometricTensor)
         self._in_type = _input_type(module, images.type if is_wrapped else in_type, "data" if is_wrapped else "in_type")
         self.space = space = self._in_type.gspace
+        # Vectors have no size.
+        if not any(is_given) and space.dimensionality:
+            raise ValueError(f"give input_size or data, one of them; got input_size={input_size!r}")
         self._out_type = None if out_type is None else check_field_type("out_type", out_type, type(space))
         if data is None:
             white, smooth = _noise(module, self._in_type, input_size)
         else:
             white = smooth = _batch(images, self._in_type)
         takes_fields = isinstance(first_module(module), EquivariantModule)
-        first = _Argument(white, self._in_type, is_image=True, is_wrapped=is_wrapped or takes_fields)
+        first = _Argument(
+            white, self._in_type, is_image=bool(space.dimensionality), is_wrapped=is_wrapped or takes_fields
+        )
         further = [_argument_beside(white, value, space, number) for number, value in enumerate(others, start=1)]
         self._image = PixelGrid.of_image(*white.shape[2:])
         self._white, self._smooth = [first, *further], [replace(first, value=smooth), *further]
@@ -126,6 +132,11 @@ class MeasuredNetwork:
     ) -> list[Isometry]:
         """Return the requested isometries, checked."""
         isometries = isometries_of(self.space, elements)
+        if self.space.dimensionality == 0 and (len(angles) or len(shifts)):
+            raise ValueError(
+                f"angles and shifts must be left out for features without a base space, got {angles!r} and {shifts!r}: "
+                f"name elements of {self.space.name}"
+            )
         for angle in check_sequence("angles", angles, "numbers in degrees"):
             isometries.append(rotation(_radians(angle), self.space.dimensionality))
         return isometries + [self._shift(pair) for pair in check_sequence("shifts", shifts, "tuples of pixels")]
@@ -222,7 +233,7 @@ def _input_type(network: nn.Module, given: Any, name: str) -> FieldType:
     if given is None and found is None:
         kind = type(network).__name__
         raise ValueError(f"in_type: {kind} does not say which fields it takes; give in_type=FieldType(…)")
-    in_type = check_field_type("in_type", found if given is None else given, GSpace2D, GSpace3D)
+    in_type = check_field_type("in_type", found if given is None else given, GSpace2D, GSpace3D, GSpace0D)
     own = getattr(network, "in_type", None)
     if isinstance(network, EquivariantModule) and isinstance(own, FieldType) and own != in_type:
         raise ValueError(f"{name}: the fields must be those of the module, {own}, got {in_type}")
@@ -236,9 +247,9 @@ def _batch(data: Any, in_type: FieldType) -> Tensor:
         raise TypeError(f"data must be a floating-point tensor or GeometricTensor, got {type(data).__name__}")
     dimension = in_type.gspace.dimensionality
     if tensor.dim() != 2 + dimension or tensor.shape[1] != in_type.size or not tensor.numel():
-        sides = ", ".join("DHW"[-dimension:])
+        sides = ", ".join([str(in_type.size), *"DHW"[3 - dimension :]])
         raise ValueError(
-            f"data must be (batch, {in_type.size}, {sides}), got {tuple(tensor.shape)}: the channels of {in_type}, "
+            f"data must be (batch, {sides}), got {tuple(tensor.shape)}: the channels of {in_type}, "
             f"which are the fields of the first module inside that has some unless in_type= names those of the input"
         )
     return tensor
@@ -247,30 +258,33 @@ def _batch(data: Any, in_type: FieldType) -> Tensor:
 def _argument_beside(images: Tensor, value: Any, gspace: GSpace, number: int) -> _Argument:
     """Return a further argument beside the images (batch, C, …): fields and images transform, others do not."""
     size = images.shape[2:]
-    if isinstance(value, Tensor) and value.shape[2:] == size:
+    if isinstance(value, Tensor) and value.shape[2:] == size and size:
         return _Argument(value, FieldType(gspace, value.shape[1] * [gspace.trivial_repr]), is_image=True)
     if not isinstance(value, GeometricTensor):
         return _Argument(value)
     shape = tuple(value.tensor.shape)
     if shape[2:] != tuple(size) and math.prod(shape[2:]) != 1:
         raise ValueError(f"data[{number}] must have {tuple(size)} pixels as data[0] has, or one, got {shape}")
-    return _Argument(value.tensor, value.type, shape[2:] == tuple(size), is_wrapped=True)
+    return _Argument(value.tensor, value.type, bool(size) and shape[2:] == tuple(size), is_wrapped=True)
 
 
 def _noise(module: nn.Module, in_type: FieldType, input_size: Any) -> tuple[Tensor, Tensor]:
     """Return white and smooth noise of unit variance for a module, (16, C, …) each, the same in every call."""
-    size = check_size("input_size", input_size, in_type.gspace.dimensionality)
+    dimension = in_type.gspace.dimensionality
+    size = check_size("input_size", input_size, dimension) if dimension else ()
     # Measuring draws no random numbers of a training.
     generator = torch.Generator().manual_seed(_SEED)
     floats: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
     white = torch.randn(_BATCH, in_type.size, *size, generator=generator, **floats)
+    tensors = (*module.parameters(), *module.buffers(), torch.zeros(()))
+    like = next(tensor for tensor in tensors if tensor.is_floating_point())
+    if not size:
+        return white.to(like), white.to(like)
     axes = tuple(range(2, white.dim()))
     frequencies = torch.stack(torch.meshgrid(*(torch.fft.fftfreq(count, **floats) for count in size), indexing="ij"))
     response = torch.exp(-2 * (math.pi * _BLUR) ** 2 * frequencies.square().sum(0))
     smooth = torch.fft.ifftn(torch.fft.fftn(white, dim=axes) * response, dim=axes).real
     smooth = smooth / smooth.square().mean().sqrt()
-    tensors = (*module.parameters(), *module.buffers(), torch.zeros(()))
-    like = next(tensor for tensor in tensors if tensor.is_floating_point())
     return white.to(like), smooth.to(like)
 
 

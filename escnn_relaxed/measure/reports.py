@@ -32,7 +32,8 @@ class ErrorRow:
         name: the transformation in degrees or pixels. ``"reflection along x"`` is x → −x, and along 45° that of the
             direction at 45° from x. In space with the axis, a coordinate or a vector: ``"rotation 120° about
             (1, 1, 1)"``, ``"inversion"``, and ``"rotation 90° about z, inverted"``, the turn of the inverted volume.
-        subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``.
+        subgroup: ``"rotation"``, ``"reflection"`` or ``"translation"``; ``"group"`` of elements that are none of these,
+            whose name is as escnn writes them, ``"element (0, 1)"``.
         angle: in degrees, [0, 360), 0 for a shift. A reflection is this turn after y → −y, in space after the
             inversion. The first component of an axis in space that is not 0 is positive.
         kind: ``"exact"`` where pixels go to pixels in every feature map; ``"strided"`` where a stride does not fit the

@@ -253,7 +253,7 @@ _COLUMNS: dict[str, Callable[[LayerSummary], str]] = {
     "ω′": _frequency_text,
     "relaxed by": lambda row: row.relaxed_by,
     "keep": lambda row: row.keep,
-    "hardened": lambda row: "all" if row.hardened == SUBGROUPS else ", ".join(row.hardened),
+    "hardened": lambda row: "all" if {*SUBGROUPS} <= {*row.hardened} else ", ".join(row.hardened),
     "parameters": lambda row: f"{row.parameters:,} ({row.soft_parameters:,} soft)" if row.parameters else "",
     "softness s": _softness_text,
     "error so far": lambda row: "" if row.error is None else f"{row.error:.2g}",

@@ -23,7 +23,7 @@ class ProfileRow:
         layer: name of the layer.
         name: the element in degrees; this, its subgroup and its angle are as in
             :class:`~escnn_relaxed.measure.ErrorRow`.
-        subgroup: ``"rotation"`` or ``"reflection"``.
+        subgroup: ``"rotation"`` or ``"reflection"``, or ``"group"`` of elements that are neither.
         angle: in degrees.
         error: ‖hK − K‖ / ‖K‖, 0 where the element is kept.
         deviation: how far the data leave it open, NaN where they were not asked
@@ -151,10 +151,10 @@ def _moves(layer: RelaxedLayer) -> list[tuple[GroupElement, Isometry]]:
     """Return the elements of a group except the identity (samples of a continuous one), and their action."""
     domain, group = layer.domain, layer.space.fibergroup
     if domain.gspace.fibergroup != group:
-        return []  # no action of the group is known, and the layer is strict
+        return []  # no action of a continuous group is known, and the layer is strict
     others = (element for element in domain.sample.elements if element != group.identity)
     moves = [(element, turn_or_flip(domain.gspace, element)) for element in others]
-    return moves if domain.dimension == 2 else _by_axis(moves)
+    return moves if domain.dimension == 2 or domain.is_abstract else _by_axis(moves)
 
 
 def _by_axis(moves: list[tuple[GroupElement, Isometry]]) -> list[tuple[GroupElement, Isometry]]:

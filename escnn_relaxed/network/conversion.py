@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from typing_extensions import Unpack
 
-from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
+from ..checks import check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..layer.arguments import check_keywords, check_softness
 from ..layer.relaxed_layer import RelaxedLayer
@@ -122,8 +122,8 @@ def harden_network(network: nn.Module, subgroups: str | Collection[str] = ()) ->
 
     Args:
         network: any module, a single layer too.
-        subgroups: only this or these of ``"rotation"``, ``"reflection"``, ``"translation"``; all by default. Layers
-            then keep their soft parts in the others.
+        subgroups: only this or these of ``"rotation"``, ``"reflection"``, ``"translation"``, ``"group"``; all by
+            default. Layers then keep their soft parts in the others.
 
     Raises:
         TypeError: for a network that is no module, or subgroups that are no names.
@@ -295,7 +295,7 @@ def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:
         raise ValueError(f"{name} has an expand_parameters of its own, which escnn's layer does not have")
     if layer.basisexpansion is None:
         raise ValueError(f"{name} has a continuous kernel, which has no weights in escnn's basis")
-    if layer.relaxed_subgroups and layer.hardened != SUBGROUPS:
+    if layer.relaxed_subgroups and not layer.is_hardened:
         raise ValueError(f"{name} is not hardened, and escnn has no soft layer: harden_network makes it strict")
     check_no_hooks(name, layer, "remove them, and register them on the result")
 

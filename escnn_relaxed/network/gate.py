@@ -95,7 +95,10 @@ def gate_softness(network: nn.Module, gate: GateValue | Mapping[str, GateValue],
     if unknown:
         raise ValueError(f"gate must have names of relaxed layers, of {list(layers)}, got {unknown[0]!r}")
     checked = {id(value): _checked(value) for value in given.values()}
-    return GateHandle([(layers[name], Gate(checked[id(value)], names)) for name, value in given.items()])
+    gates = [
+        (layers[name], Gate(checked[id(value)], layers[name].own_subgroups(names))) for name, value in given.items()
+    ]
+    return GateHandle(gates)
 
 
 @torch.no_grad()
