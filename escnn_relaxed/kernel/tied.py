@@ -254,7 +254,7 @@ class TiedKernel(StrictKernel):
 
 
 def strict_kernel(kernel: Kernel) -> Kernel:
-    """Return K_strict of a kernel that adds to it, with the same basis; another kernel itself, which cannot be split."""
+    """Return K_strict, with the same basis; the kernel itself where it cannot be split."""
     if not isinstance(kernel, (TiedKernel, FreeKernel)):
         return kernel
     strict = StrictKernel(kernel.config, kernel.basis)
