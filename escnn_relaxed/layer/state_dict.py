@@ -51,6 +51,15 @@ def complete(layer: Any, state: dict[str, Any], prefix: str, metadata: dict[str,
 
 def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
     """Make a state one that a layer can load, and take what it is hardened to; return in words what does not fit."""
+    errors = adapt_hardened(layer, state, prefix, metadata)
+    if layer.kernel.basis is not None:
+        errors += adopt_basis(state, prefix, layer.kernel.basis)
+        _adopt_r2conv_state(state, prefix, layer)
+    return errors
+
+
+def adapt_hardened(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
+    """Take from a state what a layer, or a reference field, is hardened to; return in words what does not fit."""
     errors = []
     found = differences(metadata.get("layer", {}), layer.describe(), metadata.get("version"))
     if found:
@@ -67,9 +76,6 @@ def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str,
     elif not found and all(prefix + key in state for key in layer.state_dict() if key != _HARDENED):
         # A part of a state, and one of R2Conv, say nothing of what is hardened.
         layer.hardened = ()
-    if layer.kernel.basis is not None:
-        errors += adopt_basis(state, prefix, layer.kernel.basis)
-        _adopt_r2conv_state(state, prefix, layer)
     return errors
 
 

@@ -1,0 +1,103 @@
+"""A reference field before a layer of a trained network, and the network without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from escnn.nn import (
+    EquivariantModule,
+    FieldType,
+    Linear,
+    R2ConvTransposed,
+    R3ConvTransposed,
+)
+from torch import nn
+
+from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
+from ..layer.reference_field import ReferenceField
+from ..layer.referenced_layer import ReferencedLayer
+from .relaxed_layers import RELAXABLE, RELAXED_FORMS
+
+# Before the first layer.
+INPUT = "input"
+
+
+def layer_for_reference(network: nn.Module, reference: Any) -> str:
+    """Return the name of the layer that gets a reference field: of the first one, or the one that is named."""
+    inside = reference_layers(network)
+    layers = {
+        name: module
+        for name, module in network.named_modules()
+        if isinstance(module, tuple(RELAXED_FORMS)) and id(module) not in inside
+    }
+    if not isinstance(reference, str):
+        raise TypeError(f"reference must be {INPUT!r} or the name of a layer, got {reference!r}")
+    if not layers:
+        raise ValueError(f"network has none of {RELAXABLE}, whose input could have a reference beside it")
+    name = reference
+    if reference == INPUT and INPUT not in layers:
+        name = _first(network, layers)
+    if name not in layers:
+        raise ValueError(f"reference must be {INPUT!r} or the name of one of {list(layers)}, got {reference!r}")
+    parents = [module.layer for module in network.modules() if isinstance(module, ReferencedLayer)]
+    if any(layers[name] is layer for layer in parents):
+        raise ValueError(f"reference: {name!r} has a reference field already")
+    return name
+
+
+def _first(network: nn.Module, layers: Mapping[str, nn.Module]) -> str:
+    """Return the name of the first layer that takes the fields of the network's input, as far as it says which."""
+    in_type = getattr(network, "in_type", None)
+    if isinstance(network, EquivariantModule) and isinstance(in_type, FieldType):
+        return next((name for name, layer in layers.items() if layer.in_type == in_type), next(iter(layers)))
+    return next(iter(layers))
+
+
+def with_reference(network: nn.Module, name: str) -> nn.Module:
+    """Put a reference field before a layer of a network, in place; return the network, or what replaces it."""
+    layer: Any = network.get_submodule(name)
+    reference = ReferenceField(layer.in_type).to(layer.weights if layer.weights is not None else layer.like)
+    return _replaced(network, {id(layer): _referenced(name, layer, reference).train(layer.training)})
+
+
+def _referenced(name: str, layer: Any, reference: ReferenceField) -> ReferencedLayer:
+    """Return a layer with a reference field and a strict layer of it, whose weights are drawn."""
+    arguments: dict[str, Any] = {"bias": False, "relax": None}
+    if not isinstance(layer, Linear):
+        is_transposed = isinstance(layer, (R2ConvTransposed, R3ConvTransposed))
+        geometry: Any = (TransposedGeometry if is_transposed else ConvolutionGeometry).of(layer)
+        arguments |= {**asdict(geometry), "groups": 1}
+    build = next(relaxed for kind, relaxed in RELAXED_FORMS.items() if isinstance(layer, kind))
+    try:
+        of_reference = build(reference.reference_type, layer.out_type, **arguments)
+    except ValueError as error:
+        raise ValueError(
+            f"reference: {name or 'network'} maps {reference.reference_type} to no part of {layer.out_type}, so that a "
+            f"reference before it would do nothing: name another layer ({error})"
+        ) from error
+    return ReferencedLayer(layer, reference, of_reference.to(reference.vector))
+
+
+def without_references(network: nn.Module) -> nn.Module:
+    """Take reference fields that are 0 from a network, in place; return the network, or what replaces it."""
+    gone: dict[int, nn.Module] = {}
+    for module in network.modules():
+        if isinstance(module, ReferencedLayer) and module.reference.is_nothing:
+            gone[id(module)] = module.layer
+    return _replaced(network, gone)
+
+
+def reference_layers(network: nn.Module) -> set[int]:
+    """Return the ids of the layers from reference fields to outputs, which stay strict."""
+    return {id(module.reference_layer) for module in network.modules() if isinstance(module, ReferencedLayer)}
+
+
+def _replaced(network: nn.Module, replacements: Mapping[int, nn.Module]) -> nn.Module:
+    """Exchange modules of a network in place, wherever one is a child; return what the network is then."""
+    for module in list(network.modules()):
+        for key, child in list(module._modules.items()):
+            if child is not None and id(child) in replacements and replacements[id(child)] is not module:
+                module._modules[key] = replacements[id(child)]
+    return replacements.get(id(network), network)
