@@ -33,6 +33,8 @@ from .points import Array
 _TURNS = 64
 # A part of a vector that is smaller is rounding, of single precision too.
 _ROUNDING = 1e-5
+# Entries of a mean that are smaller are rounding.
+_TINY = 1e-12
 # A rotation that is in no finite group, in radians.
 _ANY_ANGLE = 1.0
 # The most mirrors that a vector of O(2) may have: twice the largest frequency.
@@ -90,7 +92,9 @@ class Pointing:
 
     def means(self) -> dict[tuple[str, ...], Array]:
         """Return the means over each choice of subgroups."""
-        return {names: self.over(names) for names in AVERAGES}
+        means = {names: self.over(names) for names in AVERAGES}
+        # What vanishes is to be 0, so that a network without its vector is strict to the last bit.
+        return {names: np.where(np.abs(mean) < _TINY, 0, mean) for names, mean in means.items()}
 
     def fixed_vectors(self, subgroups: Collection[str], kept: KeptGroup) -> Array:
         """Return an orthonormal basis of the vectors that some subgroups and a kept group fix, as columns (C, n)."""
@@ -123,27 +127,26 @@ class Pointing:
         for field in self.fields:
             part = vector[start : start + field.size]
             start += field.size
-            points = self._as_points(field) if field.size in (dimension, 2) and field.irreducible else None
+            points = self._as_points(field) if field.size in (dimension, 2) and len(field.irreps) == 1 else None
             if points is not None and np.linalg.norm(part) > 0:
                 return points @ part
         return None
 
     def _as_points(self, field: Representation) -> Array | None:
         """Return an equivariant map (d, size) from a field to the base space, None where there is none."""
-        sample = sample_group(self.space)
-        matrices = sample.matrices(field)
-        maps = []
-        for row in range(self.space.dimensionality):
-            for column in range(field.size):
-                unit = np.zeros((self.space.dimensionality, field.size))
-                unit[row, column] = 1
-                maps.append(np.mean(sample.action @ unit @ np.linalg.inv(matrices), axis=0))
-        # That which is nearest to the identity: escnn's vectors are written in the axes of the image.
-        eye = np.eye(self.space.dimensionality, field.size)
-        nearest = np.mean(sample.action @ eye @ np.linalg.inv(matrices), axis=0)
-        largest = nearest if np.linalg.norm(nearest) > 0.1 else max(maps, key=np.linalg.norm)
-        size = np.linalg.norm(largest, 2)
-        return largest / size if size > 0.1 else None
+        if isinstance(self.space, ActingGroup):
+            # Vectors of these groups are written in the axes of their usual matrices.
+            sample, eye = sample_group(self.space), np.eye(self.space.dimensionality, field.size)
+            mean: Array = np.mean(sample.action @ eye @ np.linalg.inv(sample.matrices(field)), axis=0)
+            return mean if np.linalg.norm(mean - eye) < _ROUNDING else None
+        action, start = self.space.basespace_action, 0
+        for name in action.irreps:
+            size = action.group.irrep(*name).size
+            if name == field.irreps[0]:
+                points: Array = action.change_of_basis[:, start : start + size] @ field.change_of_basis_inv
+                return points
+            start += size
+        return None
 
     def kept_in_words(self, vector: Array) -> str:
         """Return the symmetry of a vector (C,) in words."""
@@ -297,5 +300,3 @@ def _of_space(rotations: Array, mirrors: Array) -> str:
         words = f"C{len(rotations)} about {axis_in_words(turning[0])}"
         return f"{words} and {len(mirrors)} mirrors" if len(mirrors) else words
     return f"{len(rotations)} rotations" + (f", {len(mirrors)} mirrors" if len(mirrors) else "")
-
-

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -33,13 +31,14 @@ class ConstantField(nn.Module):
         for name, tensor in zip(("action", "frequency", "coefficients"), positions, strict=False):
             self.register_buffer(name, tensor.clone())
 
-    def forward(self, size: Sequence[int]) -> Tensor:
-        """Return the field, (1, C, pixels along each axis)."""
-        value = self.value.view(1, -1, *[1] * len(size))
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the field at the pixels of features, (1, C, …)."""
+        value = self.value.view(1, -1, *[1] * (features.dim() - 2))
         if self.has_positions:
+            size = image_size(features)
             functions = position_functions(self.action, self.frequency, size).flatten(0, 1)
-            value = value + (self.coefficients @ functions).unflatten(-1, tuple(size)).unsqueeze(0)
-        return value.expand(-1, -1, *size)
+            value = value + (self.coefficients @ functions).unflatten(-1, size).unsqueeze(0)
+        return value.to(features.dtype).expand(-1, -1, *features.shape[2:])
 
 
 class AppendedField(nn.Module):
@@ -51,8 +50,8 @@ class AppendedField(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C_in, …) → (batch, C_in + C, …)."""
-        field = self.field(image_size(features)).to(features.dtype)
-        return torch.cat([features, field.expand(len(features), *[-1] * (features.dim() - 1))], dim=1)
+        field = self.field(features).expand(features.shape[0], *[-1] * (features.dim() - 1))
+        return torch.cat([features, field], dim=1)
 
 
 class SumWithField(nn.Module):
@@ -66,6 +65,5 @@ class SumWithField(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, C_in, …) → (batch, C_out, …)."""
-        field = self.field(image_size(features)).to(features.dtype)
-        output: Tensor = self.layer(features) + self.of_field(field)
+        output: Tensor = self.layer(features) + self.of_field(self.field(features))
         return output

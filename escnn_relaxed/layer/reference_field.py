@@ -27,7 +27,6 @@ from .arguments import check_dtype, check_field_type, check_input, check_shape, 
 from .gate import Gate, check_for_all, gated_sum, gated_terms, gates_at
 from .reference_parts import ReferenceParts
 
-
 # Entries of a mean over a group that are smaller are rounding.
 _NOTHING = 1e-6
 _AVERAGES = (*((name,) for name in FIBER_SUBGROUPS), FIBER_SUBGROUPS)
@@ -118,7 +117,7 @@ class ReferenceField(EquivariantModule):
         check_input(input, self.in_type, self.geometry)
         features = input.tensor
         field = self.field(features)
-        field = field.expand(len(features), *[-1] * (features.dim() - 1))
+        field = field.expand(features.shape[0], *[-1] * (features.dim() - 1))
         return GeometricTensor(torch.cat([features, field], dim=1), self.out_type)
 
     def field(self, features: Tensor) -> Tensor:
@@ -385,5 +384,3 @@ class ReferenceField(EquivariantModule):
         hardened = f", hardened={self._hardened}" if self._hardened else ""
         fields = states.describe_fields(self.reference_type)
         return f"{type(self).__name__}({self.in_type}, {fields}{relax}{keep}{hardened})"
-
-

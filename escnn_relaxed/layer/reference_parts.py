@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from escnn.group import Group, Representation
 from escnn.gspaces import GSpace
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import check_choice, check_sequence
@@ -116,6 +117,16 @@ def _checked_subgroups(relax: object, gspace: GSpace, domain: Domain) -> tuple[s
     return tuple([name for name in known if name in names])
 
 
+def _in_kept_group(fixed: Sequence[str], domain: Domain) -> NDArray[np.bool_]:
+    """Return which elements of the sample are in the group that a kept group and some subgroups generate."""
+    group, sample = domain.kept, domain.sample
+    if "reflection" in fixed and sample.reflected.any():
+        group = group.with_element(sample.reflection)
+    if "rotation" in fixed:
+        return (sample.reflected == 0) | group.has_reflections
+    return group.holds(sample.action)
+
+
 def _checked_fields(
     representation: object, space: GSpace | ActingGroup, fixed: Sequence[str], domain: Domain
 ) -> tuple[Representation, ...]:
@@ -126,7 +137,14 @@ def _checked_fields(
         def has_vectors(field: Representation) -> bool:
             return Pointing(space, [field]).fixed_vectors(fixed, domain.kept).shape[1] > 0
 
-        found = pointing_fields(space, has_vectors)
+        def keeps_no_more(field: Representation) -> bool:
+            pointing = Pointing(space, [field])
+            basis = pointing.fixed_vectors(fixed, domain.kept)
+            some = basis @ np.sqrt(1.0 + np.arange(basis.shape[1]))
+            held = [pointing.is_fixed(some, element) for element in domain.sample.elements]
+            return basis.shape[1] > 0 and held == _in_kept_group(fixed, domain).tolist()
+
+        found = pointing_fields(space, keeps_no_more) or pointing_fields(space, has_vectors)
         if not found and domain.kept.name:
             raise ValueError(f"keep must leave a part of {group.name} that can be broken, got {domain.kept}")
         return tuple(found or [group.trivial_representation])

@@ -22,7 +22,7 @@ from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.softness_options import DEFAULTS, SoftnessOptions
 from ..layer.state_dict import change_of_basis
 from ..on_escnn.sampled_basis import as_escnn_builds
-from .reference import layer_for_reference, reference_layers, with_reference, without_references
+from .reference import check_alone, layer_for_reference, reference_layers, with_reference, without_references
 from .relaxed_layers import (
     NO_SOFT_FORM,
     RELAXABLE,
@@ -89,7 +89,7 @@ def relax_network(
         return _with_soft_layers(network, where, freeze, softening)
     name = layer_for_reference(network, reference)
     if "relax" not in softening:
-        _check_alone(where, softening)
+        check_alone(where, softening)
         first = network.get_submodule(name)
         if isinstance(first, RelaxedLayer):
             return with_reference(copy_network(network), name)
@@ -98,21 +98,16 @@ def relax_network(
     return with_reference(_with_soft_layers(network, where, freeze, softening), name)
 
 
-def _check_alone(where: object, softening: Mapping[str, object]) -> None:
-    """Refuse arguments about soft layers beside a reference, where no layer becomes soft."""
-    given = [*(["where"] if where is not None else []), *softening]
-    if given:
-        raise ValueError(
-            f"relax must be given for {given[0]} to have a meaning: with reference= alone all layers stay strict"
-        )
-
-
 def _with_soft_layers(
     network: nn.Module, where: Callable[[str, StrictLayer], bool] | None, freeze: bool, softening: SoftnessOptions
 ) -> nn.Module:
     """Return a copy of a network in which the layers that are picked may be soft."""
     inside = reference_layers(network)
-    concerned = [(name, layer) for name, layer in network.named_modules() if _can_be_relaxed(layer, softening) and id(layer) not in inside]
+    concerned = [
+        (name, layer)
+        for name, layer in network.named_modules()
+        if _can_be_relaxed(layer, softening) and id(layer) not in inside
+    ]
     picked = {name: layer for name, layer in concerned if where is None or where(name, layer)}
     if not picked:
         if concerned:

@@ -55,6 +55,15 @@ def _first(network: nn.Module, layers: Mapping[str, nn.Module]) -> str:
     return next(iter(layers))
 
 
+def check_alone(where: object, softening: Mapping[str, object]) -> None:
+    """Refuse arguments about soft layers beside a reference, where no layer becomes soft."""
+    given = [*(["where"] if where is not None else []), *softening]
+    if given:
+        raise ValueError(
+            f"{given[0]} must be left out where reference= is given without relax=, since all layers stay strict then"
+        )
+
+
 def with_reference(network: nn.Module, name: str) -> nn.Module:
     """Put a reference field before a layer of a network, in place; return the network, or what replaces it."""
     layer: Any = network.get_submodule(name)
