@@ -78,14 +78,14 @@ def _referenced(name: str, layer: Any, reference: ReferenceField) -> ReferencedL
         is_transposed = isinstance(layer, (R2ConvTransposed, R3ConvTransposed))
         geometry: Any = (TransposedGeometry if is_transposed else ConvolutionGeometry).of(layer)
         arguments |= {**asdict(geometry), "groups": 1}
-    build = next(relaxed for kind, relaxed in RELAXED_FORMS.items() if isinstance(layer, kind))
-    try:
-        of_reference = build(reference.reference_type, layer.out_type, **arguments)
-    except ValueError as error:
+    if not {*reference.reference_type.irreps} & {*layer.out_type.irreps}:
+        # Equivariant maps of a constant field are those between irreps, whatever the kernel.
         raise ValueError(
-            f"reference: {name or 'network'} maps {reference.reference_type} to no part of {layer.out_type}, so that a "
-            f"reference before it would do nothing: name another layer ({error})"
-        ) from error
+            f"reference: {name or 'network'} gives {layer.out_type}, to which no constant field of "
+            f"{reference.reference_type} can be mapped, so that one before it would do nothing: name another layer"
+        )
+    build = next(relaxed for kind, relaxed in RELAXED_FORMS.items() if isinstance(layer, kind))
+    of_reference = build(reference.reference_type, layer.out_type, **arguments)
     return ReferencedLayer(layer, reference, of_reference.to(reference.vector))
 
 
