@@ -216,8 +216,10 @@ class ReferenceField(EquivariantModule):
         return value
 
     def _differs(self) -> bool:
-        is_of_position = self.position_weights is not None and "translation" not in self._hardened
-        return is_of_position and bool(self.position_weights.detach().abs().sum() > 0)  # type: ignore[union-attr]
+        """Whether the field is not the same at every pixel."""
+        if self.position_weights is None or "translation" in self._hardened:
+            return False
+        return bool(self.position_weights.detach().abs().sum() > 0)
 
     # --- how soft, as of a layer ------------------------------------------------------------------------------------
 
@@ -328,8 +330,8 @@ class ReferenceField(EquivariantModule):
     def element_errors(self, elements: Sequence[GroupElement]) -> Tensor:
         """Return by how much each element moves the input: ‖ρ(h)v − v‖ / √(‖v‖² + C_in)."""
         value, pointing = self._exact_value(), self.parts.pointing
-        moved = [np.linalg.norm(pointing.matrix(element) @ value - value) for element in elements]
-        moved = [0.0 if pointing.is_fixed(value, h) else each for h, each in zip(elements, moved, strict=True)]
+        moves = [(element, pointing.matrix(element) @ value - value) for element in elements]
+        moved = [0.0 if pointing.is_fixed(value, g) else float(np.linalg.norm(move)) for g, move in moves]
         return torch.tensor(moved) / math.sqrt(float(np.square(value).sum()) + self.in_type.size)
 
     def check_equivariance(

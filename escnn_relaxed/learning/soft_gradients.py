@@ -205,7 +205,7 @@ def gradients(
     def note(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> GeometricTensor:
         features = given[0] if given else named["input"]
         # What is done in place with features later must not reach those that are noted.
-        calls.append(LayerCall(layer, features.tensor.detach().clone(), output.tensor))  # type: ignore[arg-type]
+        calls.append(LayerCall(layer, features.tensor.detach().clone(), output.tensor))
         return GeometricTensor(output.tensor.clone(), output.type)
 
     layers = [module for module in network.modules() if not wanted.isdisjoint(map(id, _own(module).values()))]

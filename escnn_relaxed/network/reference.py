@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -27,10 +27,10 @@ INPUT = "input"
 def layer_for_reference(network: nn.Module, reference: Any) -> str:
     """Return the name of the layer that gets a reference field: of the first one, or the one that is named."""
     inside = reference_layers(network)
-    layers = {
-        name: module
-        for name, module in network.named_modules()
-        if isinstance(module, tuple(RELAXED_FORMS)) and id(module) not in inside
+    named: Iterable[tuple[str, nn.Module]] = network.named_modules()
+    kinds: tuple[type[nn.Module], ...] = tuple(RELAXED_FORMS)
+    layers: dict[str, nn.Module] = {
+        name: module for name, module in named if isinstance(module, kinds) and id(module) not in inside
     }
     if not isinstance(reference, str):
         raise TypeError(f"reference must be {INPUT!r} or the name of a layer, got {reference!r}")
