@@ -32,6 +32,7 @@ from escnn_relaxed.layer.referenced_layer import ReferencedLayer
 from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
 from escnn_relaxed.learning.soft_gradients import SoftWeights, gradients
 from escnn_relaxed.measure import assert_equivariant, symmetry_profile
+from escnn_relaxed.network.reference import geometry_of
 
 EVERY_SPACE = pytest.mark.parametrize("name", SPACES)
 C4 = gspaces.rot2dOnR2(4)
@@ -210,6 +211,48 @@ def test_vector_has_no_weight_decay() -> None:
     network = with_vector(of_escnn(), (0.4, 0.3))
     soft = next(group for group in parameter_groups(network) if group.get("weight_decay") == 0)
     assert [value is network[0].reference.vector for value in soft["params"]] == [True]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LAYERS if "soft" not in kind and kind != "groups"])
+def test_field_in_a_sequence_is_folded_into_the_layer_behind_it(kind: str) -> None:
+    """Of a layer whose input has a vector among its fields, too, between the others."""
+    torch.manual_seed(1)
+    made = LAYERS[kind]()
+    space, fields = made.in_type.gspace, made.in_type.representations
+    in_type = FieldType(space, [*fields, space.fibergroup.irrep(1), *fields])
+    field = ReferenceField(in_type)
+    geometry = geometry_of(made)
+    build = type(made)
+    arguments = {"relax": None} if isinstance(made, RelaxedLayer) else {}
+    layer = build(field.out_type, made.out_type, bias=made.bias is not None, **geometry, **arguments)
+    after = FieldType(space, made.out_type.representations)
+    network = SequentialModule(field, layer, enn.IdentityModule(after)).eval()
+    features = torch.randn(2, in_type.size, *[9] * space.dimensionality)
+    expected = answer_to(network, features)  # v is 0
+    with torch.no_grad():
+        field.vector.fill_(0.7)
+    assert relative_error(answer_to(network, features), expected) > BROKEN
+    hardened = harden_network(network)
+    assert list(hardened._modules) == ["0", "1"]
+    assert hardened[0].in_type == hardened.in_type == in_type
+    assert relative_error(answer_to(hardened, features), expected) <= SINGLE
+    back = to_escnn(hardened)
+    fresh = SequentialModule(build(in_type, made.out_type, bias=made.bias is not None, **geometry), back[1])
+    if not arguments:
+        fresh.eval().load_state_dict(back.state_dict())
+        assert relative_error(answer_to(fresh, features), expected) <= SINGLE
+
+
+def test_field_that_cannot_be_folded_stays_and_is_0() -> None:
+    network = beside_the_features(of_escnn())
+    with torch.no_grad():
+        references(network)[0].vector.fill_(0.5)
+    hardened = harden_network(network, "rotation")
+    (field,) = references(hardened)
+    assert field.is_nothing
+    assert not field.value.any()
+    assert [type(module).__name__ for module in hardened][2] == "ReferenceField"
+    assert len(references(harden_network(nn.Sequential(references(network)[0])))) == 1
 
 
 # --- how much, by the data --------------------------------------------------------------------------------------------

@@ -147,8 +147,8 @@ def harden_network(network: nn.Module, subgroups: str | Collection[str] = ()) ->
     parameters and is ``hardened``, and so does one of ``escnn_relaxed.baselines``. The network is exactly equivariant
     (as far as its other modules are) and stays so in further training. With the default kernel it is the network at
     ω′ = 0, with a ``ContinuousKernel`` it is not. Batch norm keeps the statistics of the soft network: estimate them
-    again (``torch.optim.swa_utils.update_bn``), or train further. A reference field becomes 0, and that of
-    :func:`relax_network` is taken out.
+    again (``torch.optim.swa_utils.update_bn``), or train further. A reference field becomes 0. That of
+    :func:`relax_network` is taken out, and so is one in a sequence before a layer that is strict now.
 
     Args:
         network: any module, a single layer too.

@@ -6,22 +6,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from escnn.nn import (
     EquivariantModule,
     FieldType,
     Linear,
     R2ConvTransposed,
     R3ConvTransposed,
+    SequentialModule,
 )
 from torch import nn
 
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..layer.reference_field import ReferenceField
 from ..layer.referenced_layer import ReferencedLayer
+from ..layer.relaxed_layer import RelaxedLayer
 from .relaxed_layers import RELAXABLE, RELAXED_FORMS
 
 # Before the first layer.
 INPUT = "input"
+# In float32 two samples of the same basis differ by less than this part of a bank.
+_SAME_BANK = 1e-4
 
 
 def layer_for_reference(network: nn.Module, reference: Any) -> str:
@@ -71,13 +76,20 @@ def with_reference(network: nn.Module, name: str) -> nn.Module:
     return _replaced(network, {id(layer): _referenced(name, layer, reference).train(layer.training)})
 
 
+def geometry_of(layer: Any) -> dict[str, Any]:
+    """Return the geometry of a convolution, or its adjoint, as arguments; nothing of a linear map."""
+    if isinstance(layer, Linear):
+        return {}
+    is_transposed = isinstance(layer, R2ConvTransposed | R3ConvTransposed)
+    geometry: Any = (TransposedGeometry if is_transposed else ConvolutionGeometry).of(layer)
+    return asdict(geometry)
+
+
 def _referenced(name: str, layer: Any, reference: ReferenceField) -> ReferencedLayer:
     """Return a layer with a reference field and a strict layer of it, whose weights are drawn."""
-    arguments: dict[str, Any] = {"bias": False, "relax": None}
-    if not isinstance(layer, Linear):
-        is_transposed = isinstance(layer, (R2ConvTransposed, R3ConvTransposed))
-        geometry: Any = (TransposedGeometry if is_transposed else ConvolutionGeometry).of(layer)
-        arguments |= {**asdict(geometry), "groups": 1}
+    geometry = geometry_of(layer)
+    if geometry:
+        geometry["groups"] = 1
     if not {*reference.reference_type.irreps} & {*layer.out_type.irreps}:
         # Equivariant maps of a constant field are those between irreps, whatever the kernel.
         raise ValueError(
@@ -85,17 +97,75 @@ def _referenced(name: str, layer: Any, reference: ReferenceField) -> ReferencedL
             f"{reference.reference_type} can be mapped, so that one before it would do nothing: name another layer"
         )
     build = next(relaxed for kind, relaxed in RELAXED_FORMS.items() if isinstance(layer, kind))
-    of_reference = build(reference.reference_type, layer.out_type, **arguments)
+    of_reference: Any = build(reference.reference_type, layer.out_type, bias=False, relax=None, **geometry)
     return ReferencedLayer(layer, reference, of_reference.to(reference.vector))
 
 
 def without_references(network: nn.Module) -> nn.Module:
-    """Take reference fields that are 0 from a network, in place; return the network, or what replaces it."""
+    """Take reference fields that are 0 from a network, in place; return the network, or what replaces it.
+
+    One that stands beside the features stays, unless a strict layer follows it in a sequence, which can do without.
+    """
+    for sequence in network.modules():
+        if isinstance(sequence, nn.Sequential | SequentialModule):
+            _fold(sequence)
     gone: dict[int, nn.Module] = {}
     for module in network.modules():
         if isinstance(module, ReferencedLayer) and module.reference.is_nothing:
             gone[id(module)] = module.layer
     return _replaced(network, gone)
+
+
+def _fold(sequence: nn.Module) -> None:
+    """Take each reference field that is 0 from a sequence, where the next layer can be one of the features alone."""
+    names = list(sequence._modules)
+    behind = ""
+    for name in reversed(names):
+        field: Any = sequence._modules[name]
+        is_nothing = isinstance(field, ReferenceField) and field.is_nothing
+        layer = _of_features(field, sequence._modules[behind]) if is_nothing and behind else None
+        if layer is None:
+            behind = name
+        else:
+            sequence._modules[behind] = layer
+            del sequence._modules[name]
+    if len(names) > len(sequence._modules) and all(map(str.isdecimal, names)):
+        # As a sequence that was built without the fields names its modules.
+        modules = list(sequence._modules.values())
+        sequence._modules.clear()
+        sequence._modules.update((str(number), module) for number, module in enumerate(modules))
+
+
+@torch.no_grad()
+def _of_features(field: ReferenceField, layer: Any) -> nn.Module | None:
+    """Return a strict layer of a field and features as one of the features alone; None where this cannot be."""
+    kind = next((kind for kind in RELAXED_FORMS if isinstance(layer, kind)), None)
+    is_soft = isinstance(layer, RelaxedLayer) and (layer.relaxed_subgroups or layer.hardened or layer.relaxed_by)
+    if kind is None or is_soft or layer.in_type != field.out_type or layer.basisexpansion is None:
+        return None
+    geometry = geometry_of(layer)
+    if geometry.get("groups", 1) > 1:
+        return None
+    built: Any = RELAXED_FORMS[kind](
+        field.in_type, layer.out_type, bias=layer.bias is not None, relax=None, initialize=False, **geometry
+    )
+    built = built.to(layer.weights).train(layer.training)
+    places = {_place(element): element["id"] for element in layer.basisexpansion.get_basis_info()}
+    numbers = [places[_place(element)] for element in built.basisexpansion.get_basis_info()]
+    built.weights.copy_(layer.weights[numbers])
+    built.weights.requires_grad_(layer.weights.requires_grad)
+    if layer.bias is not None:
+        built.bias.copy_(layer.bias)
+    # A layer that has loaded another basis stays.
+    bank, own = layer.expand_parameters()[0], built.filter_bank()
+    inputs = 0 if isinstance(layer, R2ConvTransposed | R3ConvTransposed) else 1
+    error = (own - bank.narrow(inputs, 0, field.in_type.size)).abs().max()
+    return built if bool(error <= _SAME_BANK * bank.abs().max()) else None
+
+
+def _place(element: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the fields between which an element of a basis is, and its number among those between them."""
+    return element["out_field_position"], element["in_field_position"], element["block_id"]
 
 
 def reference_layers(network: nn.Module) -> set[int]:
