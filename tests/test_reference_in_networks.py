@@ -32,6 +32,7 @@ from escnn_relaxed.layer.referenced_layer import ReferencedLayer
 from escnn_relaxed.layer.relaxed_layer import RelaxedLayer
 from escnn_relaxed.learning.soft_gradients import SoftWeights, gradients
 from escnn_relaxed.measure import assert_equivariant, symmetry_profile
+from escnn_relaxed.network import write_gate
 from escnn_relaxed.network.reference import geometry_of
 
 EVERY_SPACE = pytest.mark.parametrize("name", SPACES)
@@ -122,7 +123,9 @@ def test_network_is_of_escnn_alone_after_it_is_hardened() -> None:
 
 
 def test_reference_goes_before_the_first_layer_or_the_one_that_is_named() -> None:
-    classifier = Classifier().eval()
+    classifier = Classifier()
+    classifier.body = SequentialModule(*[*classifier.body][:2], enn.R2Conv(HIDDEN, HIDDEN, 3), enn.ReLU(HIDDEN))
+    classifier.eval()
     found = relax_network(classifier, reference="input")
     assert isinstance(found.body[0], ReferencedLayer)
     assert torch.equal(found(some()), classifier(some()))
@@ -205,6 +208,36 @@ def test_states_of_networks_go_round() -> None:
     fresh.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(answer_to(fresh, some()), answer_to(network, some()))
     assert "0.reference.vector" in network.state_dict()
+
+
+def test_layer_of_escnn_with_a_reference_is_exported_with_its_padding() -> None:
+    """``R2Conv.export`` drops the padding mode."""
+    first = enn.R2Conv(IMAGE, HIDDEN, 5, padding=2, padding_mode="reflect")
+    network = SequentialModule(first, enn.ReLU(HIDDEN), enn.R2Conv(HIDDEN, CLASSES, 9))
+    found = with_vector(network.eval(), (0.4, 0.3), relax="rotation", where=lambda name, layer: name == "2")
+    assert type(found[0].layer) is enn.R2Conv
+    expected = answer_to(found, some())
+    exported = export_network(found)
+    with torch.no_grad():
+        assert relative_error(exported(some()), expected) <= SINGLE
+    assert all(isinstance(module, nn.Conv2d) for module in (exported[0].layer, exported[0].of_field))
+
+
+def test_gate_is_written_into_the_vector() -> None:
+    network = with_vector(of_escnn(), (0.4, 0.3))
+    with gate_softness(network, 0.5):
+        expected = answer_to(network, some())
+    write_gate(network, 0.5)
+    assert network[0].reference.vector.tolist() == pytest.approx([0.2, 0.15])
+    assert relative_error(answer_to(network, some()), expected) <= SINGLE
+    field = network[0].reference
+    field.set_softness(0.5)
+    assert field.vector.square().sum().item() == pytest.approx(1.0)
+    for wrong in (0.0, 1.0):
+        with pytest.raises(ValueError, match="softness"):
+            field.set_softness(wrong)
+    with gate_softness(field, 0.5), pytest.raises(RuntimeError, match="a gate is on this reference field"):
+        field.set_softness(0.5)
 
 
 def test_vector_has_no_weight_decay() -> None:
@@ -328,7 +361,7 @@ def test_reference_is_a_candidate_beside_the_subgroups(has_way_up: bool) -> None
 
     def train(network: nn.Module) -> None:
         optimiser = torch.optim.Adam(network.parameters(), 0.03)
-        for _ in range(60):
+        for _ in range(40):
             optimiser.zero_grad()
             upper_half(network, slice(600), has_way_up).mean().backward()
             optimiser.step()
