@@ -352,8 +352,10 @@ def test_vmap_over_vectors_is_a_loop_over_them(name: str) -> None:
 @pytest.mark.parametrize("name", ["C8", "SO(3)"])
 def test_compiled_without_breaks_of_the_graph(name: str) -> None:
     network, features = with_vector(strict_network(name, torch.float32), size=0.4), images(name, dtype=torch.float32)
-    field = ReferenceField(network.in_type)
-    for module in (network[0], field):
+    positions = ReferenceField(network.in_type, relax=("rotation", "translation"))
+    with torch.no_grad():
+        positions.position_weights.fill_(0.5)
+    for module in (network[0], ReferenceField(network.in_type), positions):
         compiled = torch.compile(module, fullgraph=True, backend="eager")
         found = compiled(network.in_type(features)).tensor
         assert torch.equal(found, module(network.in_type(features)).tensor)

@@ -405,6 +405,7 @@ def test_candidates_are_checked() -> None:
         ({"reference": 3}, TypeError, "reference must be 'input' or the name of a layer"),
         ({"reference": "1"}, ValueError, r"reference must be 'input' or the name of one of \['0', '2'\]"),
         ({"reference": "input", "where": lambda name, layer: True}, ValueError, "where must be left out"),
+        ({"reference": "input", "freeze": True}, ValueError, "freeze must be left out"),
         ({"reference": "input", "samples": 4}, ValueError, "samples must be left out"),
         ({"reference": "input", "positions": True}, TypeError, "relax_network has no argument 'positions'"),
     ],
@@ -432,4 +433,8 @@ def test_check_equivariance_names_what_is_broken() -> None:
     with pytest.warns(UserWarning, match="v is not 0, so 3 of 4 elements are not checked"):
         found = network[0].check_equivariance(verbose=False)
     assert [element.value for element, _ in found] == [0]
+    field = ReferenceField(IMAGE, relax=("rotation", "translation"))
+    with torch.no_grad():
+        field.position_weights.fill_(0.5)
+    assert [error for _, error in field.check_equivariance(verbose=False)] == pytest.approx([0] * 4, abs=1e-6)
     assert len(relax_network(of_escnn(), reference="input")[0].check_equivariance(verbose=False)) == 4

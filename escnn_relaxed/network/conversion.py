@@ -61,9 +61,9 @@ def relax_network(
         where: from the name of such a layer in the network and the layer to whether it is relaxed; all by default.
         freeze: keep the trained kernels fixed; biases and the rest of the network go on learning.
         reference: ``"input"`` puts a :class:`~escnn_relaxed.ReferenceField` before the first layer that takes the
-            network's input, and the name of a layer before that one. Its vector is 0 at the start, and its weights are
-            drawn, so that the copy computes what the network computed, and learns. The layers stay strict unless
-            ``relax`` is given, too.
+            network's input, and the name of a layer before that one, which becomes a module with the parts ``layer``,
+            ``reference`` and ``reference_layer``. The vector is 0 at the start, and its weights are drawn, so that the
+            copy computes what the network computed, and learns. Layers stay strict unless ``relax`` is given, too.
         **softening: arguments of ``RelaxedR2Conv`` that say how it is soft: ``relax``, ``learn_relaxation``, ``keep``,
             ``initial_softness`` (here 0 by default), ``samples``, ``kernel``. The others have the defaults of the
             layer's class, whatever a strict layer was built with.
@@ -89,7 +89,7 @@ def relax_network(
         return _with_soft_layers(network, where, freeze, softening)
     name = layer_for_reference(network, reference)
     if "relax" not in softening:
-        check_alone(where, softening)
+        check_alone(where, freeze, softening)
         first = network.get_submodule(name)
         if isinstance(first, RelaxedLayer):
             return with_reference(copy_network(network), name)

@@ -21,7 +21,7 @@ from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..layer.reference_field import ReferenceField
 from ..layer.referenced_layer import ReferencedLayer
 from ..layer.relaxed_layer import RelaxedLayer
-from .relaxed_layers import RELAXABLE, RELAXED_FORMS
+from .relaxed_layers import NO_SOFT_FORM, RELAXABLE, RELAXED_FORMS
 
 # Before the first layer.
 INPUT = "input"
@@ -35,7 +35,9 @@ def layer_for_reference(network: nn.Module, reference: Any) -> str:
     named: Iterable[tuple[str, nn.Module]] = network.named_modules()
     kinds: tuple[type[nn.Module], ...] = tuple(RELAXED_FORMS)
     layers: dict[str, nn.Module] = {
-        name: module for name, module in named if isinstance(module, kinds) and id(module) not in inside
+        name: module
+        for name, module in named
+        if isinstance(module, kinds) and not isinstance(module, NO_SOFT_FORM) and id(module) not in inside
     }
     if not isinstance(reference, str):
         raise TypeError(f"reference must be {INPUT!r} or the name of a layer, got {reference!r}")
@@ -60,9 +62,9 @@ def _first(network: nn.Module, layers: Mapping[str, nn.Module]) -> str:
     return next(iter(layers))
 
 
-def check_alone(where: object, softening: Mapping[str, object]) -> None:
+def check_alone(where: object, freeze: bool, softening: Mapping[str, object]) -> None:
     """Refuse arguments about soft layers beside a reference, where no layer becomes soft."""
-    given = [*(["where"] if where is not None else []), *softening]
+    given = [*(["where"] if where is not None else []), *(["freeze"] if freeze else []), *softening]
     if given:
         raise ValueError(
             f"{given[0]} must be left out where reference= is given without relax=, since all layers stay strict then"
@@ -106,7 +108,7 @@ def without_references(network: nn.Module) -> nn.Module:
 
     One that stands beside the features stays, unless a strict layer follows it in a sequence, which can do without.
     """
-    for sequence in network.modules():
+    for sequence in list(network.modules()):
         if isinstance(sequence, nn.Sequential | SequentialModule):
             _fold(sequence)
     gone: dict[int, nn.Module] = {}
