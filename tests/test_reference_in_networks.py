@@ -298,7 +298,9 @@ def beside_the_features(network: SequentialModule) -> SequentialModule:
     return SequentialModule(network[0], network[1], field, layer)
 
 
-@pytest.mark.parametrize("form", ["in a layer", "in a soft layer", "beside the features", "differs by position"])
+@pytest.mark.parametrize(
+    "form", ["in a layer", "in a soft layer", "frozen in a soft layer", "beside the features", "differs by position"]
+)
 def test_gradients_of_each_input_are_those_of_a_loop(form: str) -> None:
     torch.manual_seed(2)
     network = of_escnn()
@@ -314,8 +316,9 @@ def test_gradients_of_each_input_are_those_of_a_loop(form: str) -> None:
         for value in [value for reference in references(network) for value in reference.parameters()]:
             value.normal_()
     features, along = some().double(), torch.randn(4, 2, 1, 1).double()
+    references(network)[0].vector.requires_grad_("frozen" not in form)
     parameters = SoftWeights(network).parameters
-    assert any(value is references(network)[0].vector for value in parameters)
+    assert any(value is references(network)[0].vector for value in parameters) == ("frozen" not in form)
     found = gradients(network, parameters, (features,), lambda output: along)
     for number in range(4):
         output = network(IMAGE(features[number : number + 1])).tensor

@@ -47,6 +47,8 @@ def input_gradients(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter]
 
 def _of_reference(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
     """Return the gradients of a reference field, which adds the same to all inputs."""
+    if not own:
+        return {}
     added = call.layer.added(call.features[:1])
     # A field beside the features is the last of the channels.
     slopes = slope[:, -added.shape[1] :].unflatten(0, (count, -1)).sum(1)

@@ -208,7 +208,12 @@ def gradients(
         calls.append(LayerCall(layer, features.tensor.detach().clone(), output.tensor))
         return GeometricTensor(output.tensor.clone(), output.type)
 
-    layers = [module for module in network.modules() if not wanted.isdisjoint(map(id, _own(module).values()))]
+    kinds = RelaxedLayer, ReferenceField, ReferencedLayer
+    layers = [
+        module
+        for module in network.modules()
+        if isinstance(module, kinds) and not wanted.isdisjoint(map(id, module.parameters()))
+    ]
     handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
     try:
         # A compiled network would leave the hooks out of its graph.
@@ -237,7 +242,9 @@ def gradients(
     summed = {id(parameter): parameter.new_zeros(count, *parameter.shape) for parameter in parameters}
     sizes = dict.fromkeys(summed, 0.0)
     for call, slope in zip(noted, slopes, strict=True):
-        own = {name: parameter for name, parameter in _own(call.layer).items() if id(parameter) in wanted}
+        # A ReferencedLayer adds its reference, and the layer inside is called alone.
+        holder = call.layer.reference if isinstance(call.layer, ReferencedLayer) else call.layer
+        own = {name: parameter for name, parameter in holder.named_parameters() if id(parameter) in wanted}
         size = _norm(slope) * _norm(call.output)
         for name, of_inputs in input_gradients(call, slope, own, count).items():
             summed[id(own[name])] += of_inputs
@@ -245,15 +252,6 @@ def gradients(
     rows = [summed[id(parameter)] for parameter in parameters]
     _check_complete(wholes, rows, [sizes[id(parameter)] for parameter in parameters])
     return rows
-
-
-def _own(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters by name whose gradients follow from the output of a module alone."""
-    if isinstance(module, (RelaxedLayer, ReferenceField)):
-        return dict(module.named_parameters())
-    if isinstance(module, ReferencedLayer):
-        return dict(module.reference.named_parameters())  # its field is not called alone
-    return {}
 
 
 def _always(value: Tensor) -> Callable[[Tensor], Tensor]:
