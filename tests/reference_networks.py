@@ -77,3 +77,12 @@ def images(name: str, batch: int = 3, side: int = 5, dtype: torch.dtype = torch.
     generator = torch.Generator().manual_seed(7)
     shape = batch, image_type(space).size, *[side] * space.dimensionality
     return torch.randn(*shape, dtype=dtype, generator=generator)
+
+
+def with_values(module: nn.Module) -> nn.Module:
+    """A module whose reference fields are not 0."""
+    generator = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        for parameter in [parameter for reference in references(module) for parameter in reference.parameters()]:
+            parameter.normal_(generator=generator)
+    return module
