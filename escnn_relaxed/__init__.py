@@ -30,6 +30,7 @@ try:
         warnings.filterwarnings("ignore", ".*py3nj")
         from . import on_escnn  # noqa: F401 — what it patches is patched before anything is built
     from .continuous import ContinuousKernel
+    from .layer.reference_field import ReferenceField
     from .layer.relaxed_linear import RelaxedLinear
     from .layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
     from .layer.relaxed_r3conv import RelaxedR3Conv, RelaxedR3ConvTransposed
@@ -52,6 +53,7 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "ContinuousKernel",
+    "ReferenceField",
     "RelaxedLinear",
     "RelaxedR2Conv",
     "RelaxedR2ConvTransposed",

@@ -66,6 +66,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.RelaxedR3ConvTransposed: {**PLACE, "in_type": VOLUMES, "out_type": VOLUMES},
     escnn_relaxed.RelaxedLinear: {"in_type": FEATURES, "out_type": FEATURES},
     escnn_relaxed.ContinuousKernel: {},
+    escnn_relaxed.ReferenceField: {"in_type": FIELDS},
     baselines.PartialR2Conv: PLACE,
     baselines.ResidualR2Conv: PLACE,
     baselines.WeightedR2Conv: PLACE,

@@ -16,10 +16,11 @@ from escnn import nn as enn
 from escnn.group import directsum
 from escnn.gspaces import GSpace2D
 from escnn.nn import EquivariantModule, FieldType
+from reference_networks import with_values
 from small_networks import C4, IRREPS, MIXED, settled
 from torch import Tensor, nn
 
-from escnn_relaxed import export_network
+from escnn_relaxed import ReferenceField, export_network, relax_network
 
 C8, D4 = gspaces.rot2dOnR2(8), gspaces.flipRot2dOnR2(4)
 SO2, O2 = gspaces.rot2dOnR2(-1, maximum_frequency=3), gspaces.flipRot2dOnR2(-1, maximum_frequency=3)
@@ -102,6 +103,8 @@ def regular(space: GSpace2D, count: int = 2) -> FieldType:
 
 
 MODULES: dict[str, Callable[[], EquivariantModule]] = {
+    "reference field": lambda: with_values(ReferenceField(MIXED, relax=("rotation", "translation"))),
+    "layer with a reference": lambda: with_values(relax_network(enn.R2Conv(MIXED, MIXED, 3), reference="input")),
     "transposed": lambda: enn.R2ConvTransposed(MIXED, MIXED, 3, 1, 1, stride=2, recompute=True),
     "relu": lambda: enn.ReLU(MIXED),
     "elu": lambda: enn.ELU(MIXED, alpha=0.5),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from escnn.nn import GeometricTensor
@@ -25,13 +25,15 @@ _MOST_VALUES = 2**25
 class LayerCall(NamedTuple):
     """A call of a layer in a forward pass: its input and its output."""
 
-    layer: RelaxedLayer
+    layer: Any  # a RelaxedLayer, or what adds a reference field
     features: Tensor
     output: Tensor
 
 
 def input_gradients(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
     """Return the per-input gradients, (count, …), of the parameters of a layer that it uses."""
+    if not isinstance(call.layer, RelaxedLayer):
+        return _of_reference(call, slope, own, count)
     if any(map(has_hooks, call.layer.modules())):
         # Tensors of a map must not get into the hands of users.
         return _one_by_one(call, slope, own, count)
@@ -42,6 +44,17 @@ def input_gradients(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter]
     except RuntimeError:
         # A layer that cannot be mapped over.
         return _one_by_one(call, slope, own, count)
+
+
+def _of_reference(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
+    """Return the gradients of a reference field, which adds the same to all inputs."""
+    if not own:
+        return {}
+    added = call.layer.added(call.features[:1])
+    # A field beside the features is the last of the channels.
+    slopes = slope[:, -added.shape[1] :].unflatten(0, (count, -1)).sum(1)
+    rows = torch.autograd.grad(added, list(own.values()), slopes.unsqueeze(1), is_grads_batched=True)
+    return dict(zip(own, rows, strict=True))
 
 
 def _has_large_banks(call: LayerCall, count: int) -> bool:

@@ -56,6 +56,15 @@ def _flagged(layer: Any) -> tuple[str, ...]:
 
 def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
     """Convert a state to one that a layer can load, set its hardened subgroups, and return the mismatches as text."""
+    errors = adapt_hardened(layer, state, prefix, metadata)
+    if layer.kernel.basis is not None:
+        errors += adopt_basis(state, prefix, layer.kernel.basis)
+        _adopt_r2conv_state(state, prefix, layer)
+    return errors
+
+
+def adapt_hardened(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
+    """Set the hardened subgroups of a layer or a reference field from a state; return the mismatches as text."""
     errors = []
     found = differences(metadata.get("layer", {}), layer.describe(), metadata.get("version"))
     if found:
@@ -72,9 +81,6 @@ def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str,
     elif not found and all(prefix + key in state for key in layer.state_dict() if key != _HARDENED):
         # A part of a state, and one of R2Conv, say nothing of what is hardened.
         layer.hardened = ()
-    if layer.kernel.basis is not None:
-        errors += adopt_basis(state, prefix, layer.kernel.basis)
-        _adopt_r2conv_state(state, prefix, layer)
     return errors
 
 

@@ -56,7 +56,8 @@ class SoftnessEvidence:
     ``pos_weight`` are not known here: every output counts once, as if their mean were 1. In a regression the residuals
     of one input may be correlated, as those of neighbouring pixels; such outputs count less. Frozen weights and
     hardened subgroups are left out. The soft weights of a ``ContinuousKernel`` are those of its domain coordinates, or
-    a learned ω′: then the penalty is the paper's λ‖ω′‖², with the λ of the data.
+    a learned ω′: then the penalty is the paper's λ‖ω′‖², with the λ of the data. Those of a
+    :class:`~escnn_relaxed.ReferenceField` are its vector, in units of features that are normalised.
 
     Args:
         network: any module, with weights of relaxed layers whole in each process (not of ``fully_shard``). Its output,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..checks import check_module, check_positive, warn_once
 from ..kernel.domain_frequency import DomainFrequency
+from ..layer.reference_field import ReferenceField
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import relaxed_layers
 
@@ -39,7 +40,7 @@ def frequency_penalty(network: nn.Module) -> Tensor:
         >>> frequency_penalty(layer).item()
         0.25
     """
-    layers = relaxed_layers(network)
+    layers = {name: layer for name, layer in relaxed_layers(network).items() if isinstance(layer, RelaxedLayer)}
     for name, layer in layers.items():
         if layer.relaxed_by:
             what = f"{name!r}, a {type(layer).__name__}," if name else f"a {type(layer).__name__}"
@@ -82,7 +83,7 @@ def parameter_groups(network: nn.Module, frequency_rate: float | None = None) ->
         [(0.01, 0.0), (0.001, 0.0), (0.001, 0.01)]
     """
     modules = [*check_module("network", network).modules()]
-    layers = [module for module in modules if isinstance(module, RelaxedLayer)]
+    layers = [module for module in modules if isinstance(module, (RelaxedLayer, ReferenceField))]
     frequencies = {id(of) for module in modules if isinstance(module, DomainFrequency) for of in module.parameters()}
     soft = {id(value) for layer in layers for value in layer.soft_parameters()} - frequencies
     rates = {} if frequency_rate is None else {"lr": check_positive("frequency_rate", frequency_rate)}

@@ -17,9 +17,11 @@ from torch import Tensor, distributed, nn
 
 from ..kernel.config import WeightGroup
 from ..layer.input_gradients import LayerCall, input_gradients
+from ..layer.reference_field import ReferenceField
+from ..layer.referenced_layer import ReferencedLayer
 from ..layer.relaxed_layer import RelaxedLayer
 from ..measure.forward_probe import Output
-from ..network.relaxed_layers import first_input, first_module, input_chunks, relaxed_layers
+from ..network.relaxed_layers import Softened, first_input, first_module, input_chunks, relaxed_layers
 
 # The part of a gradient that gradients of single inputs may miss: far above rounding, even in half precision.
 _MOST_MISSED = 0.1
@@ -128,7 +130,7 @@ def soft_groups(network: nn.Module) -> list[SoftGroup]:
     return groups
 
 
-def _keyed_groups(name: str, layer: RelaxedLayer) -> Iterator[tuple[str, WeightGroup]]:
+def _keyed_groups(name: str, layer: Softened) -> Iterator[tuple[str, WeightGroup]]:
     """Yield the groups of a layer with keys of layer and subgroup, and a number where several have one subgroup."""
     counts = Counter[str]()
     for weights in layer.weight_groups():
@@ -137,7 +139,7 @@ def _keyed_groups(name: str, layer: RelaxedLayer) -> Iterator[tuple[str, WeightG
         yield key if counts[key] == 1 else f"{key}/{counts[key]}", weights
 
 
-def _check_whole(network: nn.Module, layers: Mapping[str, RelaxedLayer]) -> None:
+def _check_whole(network: nn.Module, layers: Mapping[str, Softened]) -> None:
     """Raise a ``ValueError`` for layers whose weights are spread over processes."""
     wrappers = [module for module in network.modules() if type(module).__name__ == "FullyShardedDataParallel"]
     inside = {id(module) for wrapper in wrappers for module in wrapper.modules()}
@@ -170,7 +172,9 @@ def check_arguments(network: nn.Module, inputs: Any) -> None:
 def output_of(network: nn.Module, arguments: tuple[Any, ...], output: Output = None) -> Tensor:
     """Return the tensor of a network's output; a plain batch becomes the fields that a sequence or a layer takes."""
     first: Any = first_module(network)
-    takes_fields = type(first).forward is SequentialModule.forward or isinstance(first, RelaxedLayer)
+    takes_fields = type(first).forward is SequentialModule.forward or isinstance(
+        first, (RelaxedLayer, ReferenceField, ReferencedLayer)
+    )
     batch, *others = arguments
     given = first.in_type(batch) if takes_fields and isinstance(batch, Tensor) else batch
     returned = network(given, *others)
@@ -201,13 +205,14 @@ def gradients(
     def note(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> GeometricTensor:
         features = given[0] if given else named["input"]
         # What is done in place with features later must not reach those that are noted.
-        calls.append(LayerCall(layer, features.tensor.detach().clone(), output.tensor))  # type: ignore[arg-type]
+        calls.append(LayerCall(layer, features.tensor.detach().clone(), output.tensor))
         return GeometricTensor(output.tensor.clone(), output.type)
 
+    kinds = RelaxedLayer, ReferenceField, ReferencedLayer
     layers = [
         module
         for module in network.modules()
-        if isinstance(module, RelaxedLayer) and not wanted.isdisjoint(map(id, module.parameters()))
+        if isinstance(module, kinds) and not wanted.isdisjoint(map(id, module.parameters()))
     ]
     handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
     try:
@@ -237,7 +242,9 @@ def gradients(
     summed = {id(parameter): parameter.new_zeros(count, *parameter.shape) for parameter in parameters}
     sizes = dict.fromkeys(summed, 0.0)
     for call, slope in zip(noted, slopes, strict=True):
-        own = {name: parameter for name, parameter in call.layer.named_parameters() if id(parameter) in wanted}
+        # A ReferencedLayer adds its reference, and the layer inside is called alone.
+        holder = call.layer.reference if isinstance(call.layer, ReferencedLayer) else call.layer
+        own = {name: parameter for name, parameter in holder.named_parameters() if id(parameter) in wanted}
         size = _norm(slope) * _norm(call.output)
         for name, of_inputs in input_gradients(call, slope, own, count).items():
             summed[id(own[name])] += of_inputs

@@ -16,7 +16,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from ..checks import check_bool, check_callable, check_integer, check_positive, check_subgroups, ordered_subgroups
+from ..checks import (
+    check_bool,
+    check_callable,
+    check_integer,
+    check_positive,
+    check_sequence,
+    check_subgroups,
+    ordered_subgroups,
+)
+from ..layer.reference_field import ReferenceField
+from ..layer.relaxed_layer import RelaxedLayer
 from ..measure.batches import Batches, device_of, joined_pairs
 from ..measure.progress import say
 from ..measure.reports import Report
@@ -26,6 +36,8 @@ from .soft_gradients import mean_and_error, output_of
 
 # Images of a copy at a time, where it is given images and not a function.
 _CHUNK = 256
+# The name of reference fields among the candidates.
+REFERENCE = "reference"
 
 
 @dataclass(frozen=True)
@@ -123,6 +135,9 @@ def which_softness_helps(
     once more. The verdict is ``"train longer"`` if the loss of one of them falls by so much that the rise, less this
     fall, would not help. Then train the network longer, or let ``train`` do more, and ask again.
 
+    Reference fields (:class:`~escnn_relaxed.ReferenceField`) are one candidate more, ``"reference"``: so the answer
+    says whether the input breaks the symmetry, the layers do, or nothing needs to.
+
     With k subgroups this takes at most 3 + k (k + 1) / 2 trainings. A few epochs are enough for a trained network. For
     a network that is new ``train`` may be the whole training.
 
@@ -135,8 +150,8 @@ def which_softness_helps(
         losses: the loss of each held-out input of a network, (inputs,); it is called in eval mode. ``odds`` are those
             of a negative log likelihood, as of cross entropy; divide squares by twice their variance. For cross entropy
             held-out (images, labels) are enough, or a DataLoader of such batches, whose images are kept.
-        subgroups: those to try, any of ``"rotation"``, ``"reflection"``, ``"translation"``; where none is named, all in
-            which a layer may be soft.
+        subgroups: those to try, any of ``"rotation"``, ``"reflection"``, ``"translation"`` (of the layers) and
+            ``"reference"``; where none is named, all in which the network may be soft.
         errors: how many standard errors a rise must be above 0.
         odds: how many times as likely softness must make all held-out inputs together.
         seed: of the generators of torch, NumPy and Python before each training, which stay as they are outside. Make a
@@ -173,9 +188,9 @@ def which_softness_helps(
     """
     if isinstance(network, DistributedDataParallel):
         network = network.module
-    layers = relaxed_layers(network).values()
-    soft = ordered_subgroups(*(layer.relaxed_subgroups for layer in layers))
-    wanted = check_subgroups(subgroups)
+    layers = [layer for layer in relaxed_layers(network).values() if isinstance(layer, RelaxedLayer)]
+    soft = _soft_in(network)
+    wanted = _checked_candidates(subgroups)
     tried = [name for name in soft if name in wanted]
     if not tried:
         raise ValueError(f"network must be soft in one of the subgroups, got layers soft in {soft or 'none'}")
@@ -192,7 +207,7 @@ def which_softness_helps(
     rows: list[TrainingTrial] = []
     reference = trainer.train(network)
     while tried:
-        copies = {name: trainer.train(network, ordered_subgroups(hardened, (name,))) for name in tried}
+        copies = {name: trainer.train(network, _ordered(hardened, (name,))) for name in tried}
         trials = [rule.trial(name, hardened, reference, copies[name]) for name in tried]
         needless = [row for row in trials if not row.helps]
         if not needless:
@@ -201,9 +216,42 @@ def which_softness_helps(
         rows += trials
         row = min(needless, key=lambda row: row.rise)
         tried.remove(row.subgroup)
-        hardened = ordered_subgroups(hardened, (row.subgroup,))
+        hardened = _ordered(hardened, (row.subgroup,))
         reference = copies[row.subgroup]
     return TrainingTrials(tuple(rows), trainer.trainings, reference.network)
+
+
+def _soft_in(network: nn.Module) -> tuple[str, ...]:
+    """Return the subgroups in which layers may be soft, and the reference fields of a network under one name."""
+    layers = relaxed_layers(network).values()
+    names = ordered_subgroups(*(layer.relaxed_subgroups for layer in layers if isinstance(layer, RelaxedLayer)))
+    has_reference = any(isinstance(layer, ReferenceField) and layer.relaxed_subgroups for layer in layers)
+    return (*names, REFERENCE) if has_reference else names
+
+
+def _checked_candidates(names: Any) -> tuple[str, ...]:
+    """Return names of subgroups, or of the reference fields, checked; all where none is given."""
+    given = (names,) if isinstance(names, str) else check_sequence("subgroups", names, "names")
+    of_layers = [name for name in given if not (isinstance(name, str) and name == REFERENCE)]
+    checked = check_subgroups(of_layers) if of_layers or not given else ()
+    return (*checked, REFERENCE) if len(of_layers) < len(given) or not given else checked
+
+
+def _ordered(*names: Sequence[str]) -> tuple[str, ...]:
+    """Return candidates that are named in any of several collections, in a fixed order."""
+    is_named = any(REFERENCE in given for given in names)
+    return (*ordered_subgroups(*names), *([REFERENCE] if is_named else []))
+
+
+def _harden(network: nn.Module, names: Sequence[str]) -> None:
+    """Make the layers strict in some subgroups, and reference fields 0 where they are named."""
+    subgroups = ordered_subgroups(names)
+    for layer in relaxed_layers(network).values():
+        if isinstance(layer, ReferenceField):
+            if REFERENCE in names:
+                layer.harden()
+        elif subgroups:
+            layer.harden(*subgroups)
 
 
 @dataclass(frozen=True)
@@ -237,8 +285,7 @@ class _Trainer:
         described = (f", strict in {', '.join(hardened)}" if hardened else "") + (", once more" if again else "")
         say(f"which_softness_helps: training {self.trainings} of at most {self.most}{described}", self.verbose)
         copy = copy_network(network)
-        for layer in relaxed_layers(copy).values() if hardened else ():
-            layer.harden(*hardened)
+        _harden(copy, hardened)
         for name, module in copy.named_modules():
             module.training = self.modes.get(name, module.training)  # a training may end in eval mode
         devices = {parameter.device for parameter in network.parameters() if parameter.device.type == "cuda"}

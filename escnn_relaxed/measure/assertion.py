@@ -10,6 +10,7 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..checks import check_not_negative
+from ..layer.reference_field import ReferenceField
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import in_eval_mode, strict_layers
 from .equivariance import error_report
@@ -141,7 +142,7 @@ def _softness(module: nn.Module) -> str:
     """Return the soft layers with their subgroups and softness, as text."""
     soft = []
     for name, layer in module.named_modules():
-        if isinstance(layer, RelaxedLayer) and (whole := layer.softness().item()) > _SOFT:
+        if isinstance(layer, (RelaxedLayer, ReferenceField)) and (whole := layer.softness().item()) > _SOFT:
             each = {subgroup: layer.softness(subgroup).item() for subgroup in layer.relaxed_subgroups}
             values = {subgroup: value for subgroup, value in each.items() if value > _SOFT} or {"all": whole}
             subgroups = ", ".join(f"{subgroup} (s = {value:.2g})" for subgroup, value in values.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import methodcaller
 
 import torch
 from escnn.nn import FieldType
@@ -12,9 +13,10 @@ from torch import nn
 
 from ..checks import SUBGROUPS
 from ..layer.gate import check_for_all
-from ..layer.relaxed_layer import RelaxedLayer
+from ..layer.reference_field import ReferenceField
+from ..layer.referenced_layer import ReferencedLayer
 from ..layer.state_dict import describe_fields
-from ..network.relaxed_layers import own_modules, relaxed_layers, strict_layers
+from ..network.relaxed_layers import Softened, own_modules, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
 from .measured_network import Data, Shifts
 from .reports import Report, plain_table
@@ -148,8 +150,8 @@ def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldT
         0      2 regular -> 2 regular  rotation 0.25  106 (8 soft)  0.001
     """
     # The output of the whole is not looked at: it need not be a tensor.
-    layers = relaxed_layers(network)
-    return _summary(network, {} if data is None else largest_exact_errors(network, data, list(layers), in_type))
+    names = _measured(network)
+    return _summary(network, {} if data is None else largest_exact_errors(network, data, names, in_type))
 
 
 def _summary(network: nn.Module, errors: Mapping[str, float]) -> RelaxationSummary:
@@ -163,10 +165,10 @@ def _summary(network: nn.Module, errors: Mapping[str, float]) -> RelaxationSumma
         rows.append(
             LayerSummary(
                 name=name,
-                fields=f"{describe_fields(layer.in_type)} -> {describe_fields(layer.out_type)}",
+                fields=_fields(layer),
                 domain_frequency=frequencies,
                 softness={**softness, "all": layer.softness().item()},
-                error=errors.get(name),
+                error=errors.get(_called(network, name)),
                 relaxed_by="" if layer.hardened and not soft_in else layer.relaxed_by,
                 parameters=sum(parameter.numel() for parameter in layer.parameters()),
                 soft_parameters=sum(parameter.numel() for parameter in layer.soft_parameters()),
@@ -177,10 +179,29 @@ def _summary(network: nn.Module, errors: Mapping[str, float]) -> RelaxationSumma
         )
     every, soft = (
         sum({id(value): value.numel() for layer in layers.values() for value in parameters(layer)}.values())
-        for parameters in (RelaxedLayer.parameters, RelaxedLayer.soft_parameters)
+        for parameters in (methodcaller("parameters"), methodcaller("soft_parameters"))
     )
     totals = every, soft
     return RelaxationSummary(tuple(rows), strict_layers(network), totals, errors.get(""), own_modules(network))
+
+
+def _measured(network: nn.Module) -> list[str]:
+    """Return the names of the modules whose outputs are those of the rows."""
+    return list(dict.fromkeys(_called(network, name) for name in relaxed_layers(network)))
+
+
+def _called(network: nn.Module, name: str) -> str:
+    """Return the name of the module whose output is that of a row: of a reference that of the layer that adds it."""
+    above, _, own = name.rpartition(".")
+    is_added = isinstance(network.get_submodule(above), ReferencedLayer) and own != "layer"
+    return above if is_added else name
+
+
+def _fields(layer: Softened) -> str:
+    """Return the fields of a layer in words, of a reference those that it adds."""
+    if isinstance(layer, ReferenceField):
+        return f"+ {describe_fields(layer.reference_type)}"
+    return f"{describe_fields(layer.in_type)} -> {describe_fields(layer.out_type)}"
 
 
 @torch.no_grad()
@@ -209,7 +230,7 @@ def relaxation_scalars(
         >>> list(relaxation_scalars(network, torch.randn(2, 4, 9, 9)))[-3:]
         ['frequency_energy/0', 'equivariance_error/0', 'equivariance_error/network']
     """
-    names = list(dict.fromkeys([*relaxed_layers(network), ""]))
+    names = list(dict.fromkeys([*_measured(network), ""]))
     errors = {} if data is None else largest_exact_errors(network, data, names, in_type, shifts)
     return _summary(network, errors).scalars()
 

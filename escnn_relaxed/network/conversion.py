@@ -17,10 +17,12 @@ from typing_extensions import Unpack
 from ..checks import check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..layer.arguments import check_keywords, check_softness
+from ..layer.reference_field import ReferenceField
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.softness_options import DEFAULTS, SoftnessOptions
 from ..layer.state_dict import change_of_basis
 from ..on_escnn.sampled_basis import as_escnn_builds
+from .reference import check_alone, layer_for_reference, reference_layers, with_reference, without_references
 from .relaxed_layers import (
     NO_SOFT_FORM,
     RELAXABLE,
@@ -39,6 +41,7 @@ def relax_network(
     network: nn.Module,
     where: Callable[[str, StrictLayer], bool] | None = None,
     freeze: bool = False,
+    reference: str | None = None,
     **softening: Unpack[SoftnessOptions],
 ) -> nn.Module:
     """Return a copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv` that may be soft.
@@ -57,6 +60,10 @@ def relax_network(
             layers share stay shared, and frozen ones stay frozen.
         where: from the name of such a layer in the network and the layer to whether it is relaxed; all by default.
         freeze: keep the trained kernels fixed; biases and the rest of the network go on learning.
+        reference: ``"input"`` puts a :class:`~escnn_relaxed.ReferenceField` before the first layer that takes the
+            network's input, and the name of a layer before that one, which becomes a module with the parts ``layer``,
+            ``reference`` and ``reference_layer``. The vector is 0 at the start, and its weights are drawn, so that the
+            copy computes what the network computed, and learns. Layers stay strict unless ``relax`` is given, too.
         **softening: arguments of ``RelaxedR2Conv`` that say how it is soft: ``relax``, ``learn_relaxation``, ``keep``,
             ``initial_softness`` (here 0 by default), ``samples``, ``kernel``. The others have the defaults of the
             layer's class, whatever a strict layer was built with.
@@ -75,10 +82,32 @@ def relax_network(
     """
     check_module("network", network)
     check_bool("freeze", freeze)
-    check_keywords("relax_network", softening, tuple(DEFAULTS), "beside network, where and freeze")
+    check_keywords("relax_network", softening, tuple(DEFAULTS), "beside network, where, freeze and reference")
     if where is not None:
         check_callable("where", where)
-    concerned = [(name, layer) for name, layer in network.named_modules() if _can_be_relaxed(layer, softening)]
+    if reference is None:
+        return _with_soft_layers(network, where, freeze, softening)
+    name = layer_for_reference(network, reference)
+    if "relax" not in softening:
+        check_alone(where, freeze, softening)
+        first = network.get_submodule(name)
+        if isinstance(first, RelaxedLayer):
+            return with_reference(copy_network(network), name)
+        # It becomes a strict layer of this package.
+        where, softening = (lambda _, layer: layer is first), {"relax": None}
+    return with_reference(_with_soft_layers(network, where, freeze, softening), name)
+
+
+def _with_soft_layers(
+    network: nn.Module, where: Callable[[str, StrictLayer], bool] | None, freeze: bool, softening: SoftnessOptions
+) -> nn.Module:
+    """Return a copy of a network in which the layers that are picked may be soft."""
+    inside = reference_layers(network)
+    concerned = [
+        (name, layer)
+        for name, layer in network.named_modules()
+        if _can_be_relaxed(layer, softening) and id(layer) not in inside
+    ]
     picked = {name: layer for name, layer in concerned if where is None or where(name, layer)}
     if not picked:
         if concerned:
@@ -118,7 +147,8 @@ def harden_network(network: nn.Module, subgroups: str | Collection[str] = ()) ->
     parameters and is ``hardened``, and so does one of ``escnn_relaxed.baselines``. The network is exactly equivariant
     (as far as its other modules are) and stays so in further training. With the default kernel it is the network at
     ω′ = 0, with a ``ContinuousKernel`` it is not. Batch norm keeps the statistics of the soft network: estimate them
-    again (``torch.optim.swa_utils.update_bn``), or train further.
+    again (``torch.optim.swa_utils.update_bn``), or train further. A reference field becomes 0. That of
+    :func:`relax_network` is taken out, and so is one in a sequence before a layer that is strict now.
 
     Args:
         network: any module, a single layer too.
@@ -144,7 +174,7 @@ def harden_network(network: nn.Module, subgroups: str | Collection[str] = ()) ->
     for layer in relaxed_layers(hardened).values():
         layer.harden(*names)
         layer.drop_soft_part()
-    return hardened
+    return without_references(hardened)
 
 
 def _can_be_relaxed(module: nn.Module, softening: SoftnessOptions) -> TypeGuard[StrictLayer]:
@@ -286,8 +316,10 @@ def to_escnn(network: nn.Module, **basis: Any) -> nn.Module:
     return copy_network(network, {**strict, **parameters}, attributes)
 
 
-def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:
+def _check_is_hardened(name: str, layer: Any) -> None:
     """Raise a ``ValueError`` for a layer that escnn's layers cannot represent."""
+    if isinstance(layer, ReferenceField):
+        raise ValueError(f"{name} is a reference field, which escnn has not: harden_network takes out one that is 0")
     if type(layer) not in _ESCNN_FORMS:
         forms = ", ".join(kind.__name__ for kind in _ESCNN_FORMS)
         raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn: make it one of {forms}")

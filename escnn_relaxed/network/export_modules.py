@@ -18,7 +18,9 @@ import torch
 from escnn import nn as enn
 from torch import Tensor, nn
 
+from ..integral.constant_field import SumWithField
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry, as_convolution
+from ..layer.referenced_layer import ReferencedLayer
 from . import plain_modules as plain
 
 # torch's modules by the names of escnn's functions.
@@ -72,6 +74,11 @@ def _(module: enn.MultipleModule, export: Export) -> nn.Module:
             raise NoPlainFormError
         branches.append((channels[labels[0]], export(getattr(module.merging, f"submodule_{number}"))))
     return plain.ByChannels(branches)
+
+
+@plain_module.register
+def _(module: ReferencedLayer, export: Export) -> nn.Module:
+    return SumWithField(export(module.layer), module.reference.constant_field(), export(module.reference_layer))
 
 
 def _convolution(module: Any) -> nn.Module:

@@ -15,6 +15,7 @@ from escnn.nn import GeometricTensor, Linear, R2Conv, R2ConvTransposed, R3Conv, 
 from torch import Tensor, nn
 
 from ..checks import check_module, warn_once
+from ..layer.reference_field import ReferenceField
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.relaxed_linear import RelaxedLinear
 from ..layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
@@ -29,6 +30,8 @@ RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
     R3ConvTransposed: RelaxedR3ConvTransposed,
     Linear: RelaxedLinear,
 }
+# What may be soft, and says how soft it is.
+Softened: TypeAlias = RelaxedLayer | ReferenceField
 # escnn's other layers with weights of their own, which have no soft form; some need torch_geometric to be there.
 _UNRELAXED = ("R3IcoConv", "R3IcoConvTransposed", "R2PointConv", "R3PointConv", "TensorProductModule")
 NO_SOFT_FORM: tuple[type[nn.Module], ...] = tuple(getattr(enn, name) for name in _UNRELAXED if hasattr(enn, name))
@@ -36,10 +39,10 @@ NO_SOFT_FORM: tuple[type[nn.Module], ...] = tuple(getattr(enn, name) for name in
 RELAXABLE = "escnn.nn." + ", ".join(kind.__name__ for kind in RELAXED_FORMS)
 
 
-def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
-    """Return all layers of this package in a network by name, at least one."""
+def relaxed_layers(network: nn.Module) -> dict[str, Softened]:
+    """Return all layers of this package in a network by name, with reference fields, at least one."""
     modules = check_module("network", network).named_modules()
-    layers = {name: module for name, module in modules if isinstance(module, RelaxedLayer)}
+    layers = {name: module for name, module in modules if isinstance(module, (RelaxedLayer, ReferenceField))}
     if not layers:
         raise ValueError(f"network has no relaxed layer: relax_network makes them of {RELAXABLE}")
     return layers
