@@ -82,11 +82,15 @@ class Modulation(ExactConstants, ABC):
 
     def forward(self, frequency: DomainFrequency, setting: tuple[Any, ...] = ()) -> Tensor:
         """Return the sums of functions with weights; where ω′ is fixed the functions are made once for a setting."""
+        return self.channels(self._parts(frequency, setting))
+
+    def _parts(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> list[Tensor]:
+        """Return the sums of functions with weights of each kind."""
         if frequency.learn or has_no_values():
             maps = self._made(frequency.scale(self._columns, self.like), setting, self)
         else:
             maps = self.remembered((frequency.settings, setting), partial(self._made_exactly, frequency, setting))
-        return self.channels(self._combined(maps, self.by_kind()))
+        return self._combined(maps, self.by_kind())
 
     def _made_exactly(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> list[Maps]:
         made = self._made(frequency.scale(self._columns), setting, self.exact)
@@ -160,6 +164,7 @@ class ElementModulation(Modulation):
         values = self._functions(reference, (), self.exact).numpy()
         sides = _independent_sides(values, sample.action, taps)
         self._side_functions = [side.function for side in sides]
+        self.degrees = tuple(sorted({side.degree for side in sides}))
         self.set_constant("side_functions", np.array(self._side_functions, dtype=np.int64))
         # ⟨g e, d/|d|⟩ⁿ / M of each side, (M, T).
         powers = [(sample.action[:, :, axis] @ directions(taps)) ** degree / len(sample) for _, axis, degree in sides]

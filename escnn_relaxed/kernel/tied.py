@@ -21,6 +21,7 @@ from .domain_frequency import DEFAULT_FREQUENCY, DomainFrequency
 from .kernel import Kernel, scale_to
 from .modulation import ElementModulation, InputModulation, Modulation
 from .position_modulation import PositionModulation
+from .steerable_basis import SteerableBasis
 from .strict import StrictKernel
 
 # At a small ω′ weights are drawn at most this many times as large as at the reference, so that the kernel changes
@@ -60,20 +61,22 @@ class TiedKernel(StrictKernel):
     input_modulation: InputModulation | None
     position_modulation: PositionModulation | None
 
-    def __init__(self, config: KernelConfig, all_directions: bool = False) -> None:
-        super().__init__(config)
+    def __init__(
+        self, config: KernelConfig, all_directions: bool = False, *, basis: SteerableBasis | None = None
+    ) -> None:
+        super().__init__(config, basis)
         self.modulation = self.input_modulation = self.position_modulation = None
-        taps, fields = config.taps, config.out_type.representations
+        fields = config.out_type.representations
         names = [name for name in FIBER_SUBGROUPS if name in config.relax]
         if names:
-            modulation = ElementModulation(fields, config.domain, names, taps)
+            modulation = self._of_elements(config, names)
             self.modulation = modulation if len(modulation.weights) else None
             rigid = [number for number, field in enumerate(fields) if field not in modulation.soft_representations()]
             if rigid:
                 of_inputs = InputModulation(config.in_type.representations, config.domain, names, fields, rigid)
                 self.input_modulation = of_inputs if len(of_inputs.weights) else None
         if "translation" in config.relax:
-            self.position_modulation = PositionModulation(fields, config.domain, taps, all_directions)
+            self.position_modulation = self._of_positions(config, all_directions)
         can_be_soft = {name for part in self._modulations() for names in part.weight_subgroups() for name in names}
         if not self.basis.dimension:
             can_be_soft = set()  # the factors of a kernel that is 0
@@ -83,6 +86,14 @@ class TiedKernel(StrictKernel):
         self.cannot_be_soft = tuple(name for name in config.relax if name not in can_be_soft)
         relax = {name: value for name, value in config.relax.items() if name in can_be_soft}
         self.frequency = DomainFrequency(relax, config.learn_relaxation, config.domain.dimension)
+
+    def _of_elements(self, config: KernelConfig, names: Sequence[str]) -> ElementModulation:
+        """Return f_G of the output's channels, for some subgroups."""
+        return ElementModulation(config.out_type.representations, config.domain, names, config.taps)
+
+    def _of_positions(self, config: KernelConfig, all_directions: bool) -> PositionModulation:
+        """Return f_T."""
+        return PositionModulation(config.out_type.representations, config.domain, config.taps, all_directions)
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K without its factors at positions, (C_out, C_in, T)."""

@@ -81,14 +81,18 @@ def build_kernel(
     kernel_size: int,
     dilation: int,
     basis_arguments: Mapping[str, Any],
+    default: KernelBuilder = TiedKernel,
 ) -> Kernel:
-    """Return the kernel between (one group of) these fields that the options describe, not started."""
+    """Return the kernel between (one group of) these fields that the options describe, not started.
+
+    ``default`` builds it where the options name no kernel.
+    """
     options = {**DEFAULTS, **options}
     relax, keep, builder = options["relax"], options["keep"], options["kernel"]
     check_kernel(builder)
     gspace = _acting_gspace(in_type, relax, keep)
-    default = CUBE if gspace.dimensionality > 2 else _SAMPLES
-    samples = default if options["samples"] is None else check_integer("samples", options["samples"], 1)
+    most = CUBE if gspace.dimensionality > 2 else _SAMPLES
+    samples = most if options["samples"] is None else check_integer("samples", options["samples"], 1)
     if samples == 1 and gspace.fibergroup.continuous and relax is not None:
         warn_once(f"samples: 1 rotation of {gspace.name} leaves no rotation in which the layer could be soft")
     domain = Domain(gspace, samples, kept_group(keep, gspace, samples))
@@ -96,14 +100,15 @@ def build_kernel(
     frequency = starting_frequency(relax, domain, getattr(builder, "default_frequency", {}))
     learn = check_bool("learn_relaxation", options["learn_relaxation"])
     taps = in_type, out_type, kernel_size, dilation
-    kernel: object = (builder or TiedKernel)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
+    kernel: object = (builder or default)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel must return a Kernel, got {type(kernel).__name__} from {builder!r}")
     _warn_of_other_subgroups(kernel, relax)
     rigid = [name for name in kernel.cannot_be_soft if name in named_subgroups(relax)]
     if rigid:
+        of_taps = f" with kernel_size={kernel_size}" if default is TiedKernel else ""
         warn_once(
-            f"relax: the layer from {in_type} to {out_type} with kernel_size={kernel_size} cannot be soft in "
+            f"relax: the layer from {in_type} to {out_type}{of_taps} cannot be soft in "
             f"{', '.join(rigid)}, whatever its weights, and stays strict there: a field whose channels belong to "
             f"group elements (regular or quotient) on either side would make it soft, and in rotation taps beside "
             f"the centre would, too. Leave it out of relax where the layer shall be strict"
