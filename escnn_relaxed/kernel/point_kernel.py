@@ -57,7 +57,7 @@ class PointBasis(SteerableBasis):
         # As escnn has them, in single precision: a cast to half precision and back does not change them.
         self._held = [(part, name, value.clone()) for _, part, name, value in _buffers(self.sampler)]
         exact = copy.deepcopy(sampler)
-        _cast_buffers(exact, torch.float64)
+        cast_buffers(exact, torch.empty(0, dtype=torch.float64))
         ins, outs = (channels_by_name(fields.representations) for fields in (in_type, out_type))
         pairs, values, fingerprint = list[ChannelPair](), dict[int, Any](), list[float]()
         for number, names in enumerate(sampler._representations_pairs):
@@ -98,7 +98,7 @@ class PointBasis(SteerableBasis):
             if saved is not None and not saved.is_meta and saved.shape == value.shape:
                 is_other = is_other or not torch.equal(saved.to(value), value)
                 part._buffers[name] = saved.cpu()
-        _cast_buffers(block, torch.float64)
+        cast_buffers(block, torch.empty(0, dtype=torch.float64))
         return _samples(block, self.exact.points.numpy()) if is_other else None
 
 
@@ -123,9 +123,10 @@ def _buffers(module: nn.Module) -> list[tuple[str, nn.Module, str, Tensor]]:
     ]
 
 
-def _cast_buffers(module: nn.Module, dtype: torch.dtype) -> None:
+def cast_buffers(module: nn.Module, like: Tensor) -> None:
+    """Move the buffers of a module of escnn's to the device and the dtype of a tensor, as ``to`` may fail to do."""
     for _, part, name, value in _buffers(module):
-        part._buffers[name] = value.cpu().to(dtype) if value.is_floating_point() else value.cpu()
+        part._buffers[name] = value.to(like if value.is_floating_point() else like.device)
 
 
 def _block_name(names: tuple[str, str]) -> str:

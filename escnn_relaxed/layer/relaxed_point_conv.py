@@ -17,7 +17,7 @@ from ..group.edges import shells
 from ..integral.geometry import ConvolutionGeometry
 from ..kernel.kernel import Kernel
 from ..kernel.point_kernel import PointBasis, PointKernel
-from ..on_escnn.point_sampler import POINT_CONVOLUTIONS, point_sampler
+from ..on_escnn.point_sampler import OF_BASIS, POINT_CONVOLUTIONS, strict_point_convolution
 from ..on_escnn.sampled_basis import built_on_the_cpu
 from .arguments import check_field_types
 from .clouds import check_cloud, check_vectors, checked_edges
@@ -31,6 +31,12 @@ class PointConvolution(RelaxedLayer):
     """The base of convolutions of clouds of the plane and of space."""
 
     _space: ClassVar[type[GSpace]]
+    _rings: list[float]
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        # As of escnn's layers, no forward calls expand_parameters.
+        cls.expands_itself = False
 
     @built_on_the_cpu
     @shows_softness_options
@@ -68,11 +74,17 @@ class PointConvolution(RelaxedLayer):
         self.groups, self.d = 1, self.in_type.gspace.dimensionality
         arguments = {**basis_arguments}
         radius = arguments.pop("domain_radius")
-        sampler, self._rings = point_sampler(type(self).__name__, self.in_type, self.out_type, arguments)
+        strict = strict_point_convolution(type(self).__name__, self.in_type, self.out_type, arguments)
+        for name in OF_BASIS:
+            setattr(self, name, getattr(strict, name))
         points = shells(self._rings, self.d)
-        basis = PointBasis(self.in_type, self.out_type, sampler, points)
+        basis = PointBasis(self.in_type, self.out_type, strict.basissampler, points)
         build = partial(PointKernel, basis=basis, points=points, domain_radius=radius)
         return build_kernel(softness, *self.kernel_types, 1, 1, {}, build)
+
+    def _basis_of(self, strict: Any) -> PointBasis:
+        points = self._of_points.config.taps
+        return PointBasis(self.in_type, self.out_type, strict.basissampler, points)
 
     @property
     def _of_points(self) -> PointKernel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, TypeAlias, TypeGuard, get_args
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -18,9 +18,12 @@ from ..checks import SUBGROUPS, check_bool, check_callable, check_module, check_
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..layer.arguments import check_keywords, check_softness
 from ..layer.relaxed_layer import RelaxedLayer
+from ..layer.relaxed_point_conv import PointConvolution
 from ..layer.softness_options import DEFAULTS, SoftnessOptions
 from ..layer.state_dict import change_of_basis
+from ..on_escnn.point_sampler import POINT_CONVOLUTIONS, attributes_of_message_passing
 from ..on_escnn.sampled_basis import as_escnn_builds
+from .point_convolutions import as_escnn_points, basis_arguments
 from .relaxed_layers import (
     NO_SOFT_FORM,
     RELAXABLE,
@@ -39,24 +42,27 @@ def relax_network(
     network: nn.Module,
     where: Callable[[str, StrictLayer], bool] | None = None,
     freeze: bool = False,
+    domain_radius: float | None = None,
     **softening: Unpack[SoftnessOptions],
 ) -> nn.Module:
     """Return a copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv` that may be soft.
 
-    ``R2ConvTransposed``, ``R3Conv``, ``R3ConvTransposed`` and ``Linear`` become the layers of this package with their
-    names; translation does not concern ``Linear``. Layers of this package that are strict in escnn's basis
-    (``relax=None``, or of :func:`harden_network`) get a soft part, too. The copy computes what the network computed:
-    the trained kernel stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network`
-    returns the kernel to the last bit (in double precision to 1e-7, because escnn samples its basis in single
-    precision). A layer with hooks, parametrizations, or methods, parameters or buffers of a subclass is refused, since
-    these would be lost; so is an attribute with the name of one of the relaxed layer's. A layer without a soft form, as
-    ``R3IcoConv``, stays as it is, with a warning.
+    ``R2ConvTransposed``, ``R3Conv``, ``R3ConvTransposed``, ``R2PointConv``, ``R3PointConv`` and ``Linear`` become the
+    layers of this package with their names; translation does not concern ``Linear``. Layers of this package that are
+    strict in escnn's basis (``relax=None``, or of :func:`harden_network`) get a soft part, too. The copy computes what
+    the network computed: the trained kernel stays the layer's strict part, the soft weights are 0 at the start, and
+    :func:`harden_network` returns the kernel to the last bit (in double precision to 1e-7, because escnn samples its
+    basis in single precision). A layer with hooks, parametrizations, or methods, parameters or buffers of a subclass is
+    refused, since these would be lost; so is an attribute with the name of one of the relaxed layer's. A layer without
+    a soft form, as ``R3IcoConv``, stays as it is, with a warning.
 
     Args:
         network: any module. Names of modules stay, and so do layers that are soft already. Weights and biases that
             layers share stay shared, and frozen ones stay frozen.
         where: from the name of such a layer in the network and the layer to whether it is relaxed; all by default.
         freeze: keep the trained kernels fixed; biases and the rest of the network go on learning.
+        domain_radius: of convolutions of clouds that are soft in translation, as in
+            :class:`~escnn_relaxed.RelaxedR2PointConv`.
         **softening: arguments of ``RelaxedR2Conv`` that say how it is soft: ``relax``, ``learn_relaxation``, ``keep``,
             ``initial_softness`` (here 0 by default), ``samples``, ``kernel``. The others have the defaults of the
             layer's class, whatever a strict layer was built with.
@@ -75,7 +81,7 @@ def relax_network(
     """
     check_module("network", network)
     check_bool("freeze", freeze)
-    check_keywords("relax_network", softening, tuple(DEFAULTS), "beside network, where and freeze")
+    check_keywords("relax_network", softening, tuple(DEFAULTS), "beside network, where, freeze and domain_radius")
     if where is not None:
         check_callable("where", where)
     concerned = [(name, layer) for name, layer in network.named_modules() if _can_be_relaxed(layer, softening)]
@@ -88,7 +94,10 @@ def relax_network(
     for name, layer in picked.items():
         _check_plain(name or "network", layer)
     parameters = copied_parameters(picked.values(), freeze)
-    relaxed = {id(layer): _relaxed(name or "network", layer, parameters, softening) for name, layer in picked.items()}
+    relaxed = {
+        id(layer): _relaxed(name or "network", layer, parameters, domain_radius, softening)
+        for name, layer in picked.items()
+    }
     attributes = []
     for name, layer in picked.items():
         own = _own_attributes(layer)
@@ -171,12 +180,14 @@ def _without_translation(relax: Any) -> Any:
 
 # The parameters, buffers and modules of a layer of escnn's or of this package.
 _OF_ESCNN = {"weights", "bias", "filter", "matrix", "expanded_bias", "bias_expansion", "_basisexpansion", "kernel"}
+_OF_ESCNN |= {"_basissampler", "aggr_module"}
 
 
 # The other attributes that these layers are built with.
 _OF_BUILT = {"in_type", "out_type", "space", "d", "kernel_size", "stride", "padding", "output_padding", "padding_mode"}
 _OF_BUILT |= {"dilation", "groups", "geometry", "hardened", "_hardened", "gates", "_memo", "_sigma", "_rings"}
 _OF_BUILT |= {"_maximum_frequency", "_reversed_padding_repeated_twice", *vars(nn.Module())}
+_OF_BUILT |= attributes_of_message_passing()
 
 
 def _own_attributes(layer: nn.Module) -> dict[str, Any]:
@@ -201,7 +212,7 @@ def _check_plain(name: str, module: StrictLayer) -> None:
             f"{name} has parametrized {list(parametrized)}, which would be lost: make them plain with "
             f"torch.nn.utils.parametrize.remove_parametrizations, or leave the layer out by `where`"
         )
-    kind = next(kind for kind in get_args(StrictLayer) if isinstance(module, kind))
+    kind = next(kind for kind in (*RELAXED_FORMS.values(), *RELAXED_FORMS) if isinstance(module, kind))
     # Methods and properties that a subclass adds or overrides.
     own = [item for each in type(module).__mro__ if each not in kind.__mro__ for item in vars(each).items()]
     names = {name for name, value in own if callable(value) or hasattr(value, "__get__")}
@@ -218,12 +229,14 @@ def _check_plain(name: str, module: StrictLayer) -> None:
 
 
 def _relaxed(
-    name: str, strict: StrictLayer, parameters: dict[int, nn.Parameter], softening: SoftnessOptions
+    name: str, strict: Any, parameters: dict[int, nn.Parameter], radius: float | None, softening: SoftnessOptions
 ) -> Relaxed:
     """Return a layer with the weights of a trained strict one, and a soft part that is 0 unless it is asked for."""
     arguments: dict[str, Any] = {"bias": strict.bias is not None, **softening}
     # The strict layers of this package are instances of escnn's classes, too.
-    if not isinstance(strict, Linear):
+    if isinstance(strict, tuple(POINT_CONVOLUTIONS.values())):
+        arguments |= {**basis_arguments(strict), "domain_radius": radius}
+    elif not isinstance(strict, Linear):
         is_transposed = isinstance(strict, (R2ConvTransposed, R3ConvTransposed))
         arguments |= asdict((TransposedGeometry if is_transposed else ConvolutionGeometry).of(strict))
     elif "relax" in arguments:
@@ -302,6 +315,8 @@ def _check_is_hardened(name: str, layer: RelaxedLayer) -> None:
 
 def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis: Mapping[str, Any]) -> nn.Module:
     """Return escnn's layer with the parameters of a layer, and with its basis in its precision."""
+    if isinstance(layer, PointConvolution):
+        return as_escnn_points(layer, parameters)
     built = _with_the_same_basis(name, layer, basis)
     strict = built.to(layer.weights)
     for block, values in _bases(strict, layer):

@@ -17,11 +17,15 @@ from torch import Tensor, nn
 from ..checks import check_module, warn_once
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.relaxed_linear import RelaxedLinear
+from ..layer.relaxed_point_conv import PointConvolution, RelaxedR2PointConv, RelaxedR3PointConv
 from ..layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
 from ..layer.relaxed_r3conv import RelaxedR3Conv, RelaxedR3ConvTransposed
+from ..on_escnn.point_sampler import POINT_CONVOLUTIONS
 
 # The layer of this package in the place of each of escnn's.
-Relaxed: TypeAlias = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv | RelaxedR3ConvTransposed | RelaxedLinear
+Relaxed: TypeAlias = (
+    RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv | RelaxedR3ConvTransposed | RelaxedLinear | PointConvolution
+)
 RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
     R2Conv: RelaxedR2Conv,
     R2ConvTransposed: RelaxedR2ConvTransposed,
@@ -29,8 +33,12 @@ RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
     R3ConvTransposed: RelaxedR3ConvTransposed,
     Linear: RelaxedLinear,
 }
-# escnn's other layers with weights of their own, which have no soft form; some need torch_geometric to be there.
-_UNRELAXED = ("R3IcoConv", "R3IcoConvTransposed", "R2PointConv", "R3PointConv", "TensorProductModule")
+# escnn has these where torch_geometric is installed.
+for _axes, _relaxed in ((2, RelaxedR2PointConv), (3, RelaxedR3PointConv)):
+    if _axes in POINT_CONVOLUTIONS:
+        RELAXED_FORMS[POINT_CONVOLUTIONS[_axes]] = _relaxed
+# escnn's other layers with weights of their own, which have no soft form.
+_UNRELAXED = ("R3IcoConv", "R3IcoConvTransposed", "TensorProductModule")
 NO_SOFT_FORM: tuple[type[nn.Module], ...] = tuple(getattr(enn, name) for name in _UNRELAXED if hasattr(enn, name))
 # The names of escnn's layers that can be relaxed.
 RELAXABLE = "escnn.nn." + ", ".join(kind.__name__ for kind in RELAXED_FORMS)

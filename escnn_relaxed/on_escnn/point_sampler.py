@@ -25,10 +25,21 @@ from .sampled_basis import as_escnn_builds
 POINT_CONVOLUTIONS: dict[int, Any] = {
     axes: getattr(enn, name) for axes, name in ((2, "R2PointConv"), (3, "R3PointConv")) if hasattr(enn, name)
 }
+# What shapes their basis, and stays on them.
+OF_BASIS = ("_rings", "_sigma", "_maximum_frequency")
 
 
-def point_sampler(name: str, in_type: FieldType, out_type: FieldType, given: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return escnn's sampler of a basis, and the radii of its rings; ``name`` is that of the layer, for messages."""
+def attributes_of_message_passing() -> frozenset[str]:
+    """Return the names of the attributes that torch_geometric's base class puts on escnn's layers."""
+    if not POINT_CONVOLUTIONS:
+        return frozenset()
+    from torch_geometric.nn import MessagePassing
+
+    return frozenset(vars(MessagePassing(aggr="mean")))
+
+
+def strict_point_convolution(name: str, in_type: FieldType, out_type: FieldType, given: Mapping[str, Any]) -> Any:
+    """Return escnn's layer with a basis of these arguments, without a bias; ``name`` is for messages."""
     axes = in_type.gspace.dimensionality
     if axes not in POINT_CONVOLUTIONS:
         raise ImportError(
@@ -38,7 +49,7 @@ def point_sampler(name: str, in_type: FieldType, out_type: FieldType, given: Map
     arguments = _checked(given)
     try:
         with as_escnn_builds():
-            built = POINT_CONVOLUTIONS[axes](in_type, out_type, bias=False, initialize=False, **arguments)
+            return POINT_CONVOLUTIONS[axes](in_type, out_type, bias=False, initialize=False, **arguments)
     except ValueError as error:
         if "basis for the steerable filter is empty" not in str(error):
             raise
@@ -53,7 +64,6 @@ def point_sampler(name: str, in_type: FieldType, out_type: FieldType, given: Map
             f"without enough irreps for these frequencies: give the gspace a higher maximum_frequency, or a lower "
             f"frequencies_cutoff"
         ) from error
-    return built.basissampler, tuple(built._rings)
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
