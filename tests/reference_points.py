@@ -8,10 +8,8 @@ m_G and m_T are those of ``reference_kappas``, whose units are over the points t
 
 import itertools
 import math
-from collections.abc import Mapping
 
 import torch
-from reference import Point
 from reference_group import Elements
 from reference_kappas import REFERENCE, REFERENCE_SIDE, Modulation, TiedKappa, matrix_of
 from torch import Tensor
@@ -38,7 +36,7 @@ class PointOracle(TiedKappa):
         # The only places where the oracle looks into a layer: points that stand for the support, and for the domain.
         self.taps = [tuple(point) for point in layer.kernel.config.taps.tolist()]
         if "translation" in frequency:
-            self.places = [tuple(place) for place in layer.kernel.position_modulation.exact.places.tolist()]
+            self.places = layer.kernel.position_modulation.exact.places
             side = (REFERENCE_SIDE,) * layer.d
             pixels = itertools.product(*map(range, side))
             values = [torch.stack([self._of_position(n, x, side, reference) for n in numbers], 1) for x in pixels]
@@ -119,9 +117,10 @@ class PointOracle(TiedKappa):
     def _mean(self, scale: Tensor) -> Tensor:
         """The mean over places and elements."""
         if "mean" not in self._known:
-            places = [torch.tensor(place, dtype=torch.float64) for place in self.places]
-            every = [self._of_place(n, place, scale) for n in range(len(self.matrices)) for place in places]
-            self._known["mean"] = torch.stack(every).mean(0)
+            places = torch.stack([turned(self.layer, place) for place in self.places])
+            every = torch.cat([places @ torch.from_numpy(action) for action in self.elements.actions])
+            first = (2 * math.pi * scale * every).tanh()
+            self._known["mean"] = torch.cat([first, first**2], 1).mean(0)
         return self._known["mean"]
 
 

@@ -201,17 +201,21 @@ class PointKernel(TiedKernel):
         return kernels
 
     def messages(
-        self, weights: Tensor, features: Tensor, offsets: Tensor, terms: Coefficients
+        self, strict: Tensor, weights: Tensor, features: Tensor, offsets: Tensor, terms: Coefficients, is_all: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Return Σ c P K(d) f of each edge, (E, C_out), without factors at nodes, and a factor of their mean, (1, C).
 
         Args:
+            strict: K_strict(d) f, (E, C_out).
             weights: those of the layer.
             features: f at the source of each edge, (E, C_in).
             offsets: d, (E, d).
-            terms: subgroups over which K is averaged, with coefficients c that add up to 1.
+            terms: subgroups over which K is averaged, with coefficients c.
+            is_all: whether these add up to 1.
         """
-        messages = strict = self.basis.messages(weights, features, offsets)
+        messages = strict if is_all else strict * sum(terms.values())
+        if (nothing := self._nothing(next(iter(terms)))) is not None:
+            messages = messages + nothing
         soft = {averaged: c for averaged, c in terms.items() if self._varies_over_the_group(averaged)}
         if not soft:
             return messages, None
@@ -219,12 +223,12 @@ class PointKernel(TiedKernel):
         if self.modulation is not None:
             powers = self._powers(offsets)
             f = _weighted([(c, self.modulation.at_edges(self.frequency, names, powers)) for names, c in soft.items()])
-            if len(f) == 1 and len(messages) != 1:
+            if len(f) == 1 and len(messages) != 1 and is_all:
                 of_mean = 1 + f
             else:
                 messages = torch.addcmul(messages, strict, f)
         if self.input_modulation is not None:
-            # f is of pairs of channels here, so that the products with the features cannot be shared.
+            # Here f is of pairs of channels here, so that the products with the features cannot be shared.
             f = _weighted([(c, self._of_pairs(names)) for names, c in soft.items()])
             messages = messages + torch.einsum("eoi,ei->eo", self.basis.at(weights, offsets) * f, features)
         return messages, of_mean

@@ -115,6 +115,7 @@ class PointConvolution(RelaxedLayer):
         output = features.new_zeros(len(features), self.out_type.size)
         if len(source):
             sent = features.index_select(0, source)
+            strict = kernel.basis.messages(self.weights, sent, edge_delta)
             counts = torch.bincount(target, minlength=len(features)).clamp_min_(1).to(features.dtype).unsqueeze(1)
             for has_factors in (False, True):
                 # K is linear in its averages, and factors at the nodes are the same for those that have some.
@@ -122,11 +123,12 @@ class PointConvolution(RelaxedLayer):
                 if not some:
                     continue
                 at_edges = {names: c[target] if is_of_nodes(c) else c for names, c in some.items()}
-                messages, factor = kernel.messages(self.weights, sent, edge_delta, at_edges)
+                is_all = len(some) == len(terms)
+                messages, factor = kernel.messages(strict, self.weights, sent, edge_delta, at_edges, is_all)
                 mean = messages.new_zeros(output.shape).index_add(0, target, messages) / counts
                 mean = mean if factor is None else mean * factor
                 mean = mean * kernel.node_factors(coordinates) if has_factors else mean
-                output = output + mean if len(some) < len(terms) else mean
+                output = mean if is_all else output + mean
         bias = self.expanded_bias
         output = output if bias is None else output + bias.to(output.dtype)
         return GeometricTensor(output, self.out_type, coords=coordinates)

@@ -106,12 +106,14 @@ def build_kernel(
     _warn_of_other_subgroups(kernel, relax)
     rigid = [name for name in kernel.cannot_be_soft if name in named_subgroups(relax)]
     if rigid:
-        of_taps = f" with kernel_size={kernel_size}" if default is TiedKernel else ""
+        has_taps = default is TiedKernel
+        of_taps = f" with kernel_size={kernel_size}" if has_taps else ""
+        beside = ", and in rotation taps beside the centre would, too" if has_taps else ""
         warn_once(
             f"relax: the layer from {in_type} to {out_type}{of_taps} cannot be soft in "
             f"{', '.join(rigid)}, whatever its weights, and stays strict there: a field whose channels belong to "
-            f"group elements (regular or quotient) on either side would make it soft, and in rotation taps beside "
-            f"the centre would, too. Leave it out of relax where the layer shall be strict"
+            f"group elements (regular or quotient) on either side would make it soft{beside}. Leave it out of relax "
+            f"where the layer shall be strict"
         )
     return kernel
 

@@ -71,8 +71,8 @@ def assert_equivariant(
         output: from what the module returns to the tensor that is compared.
         atol: largest relative error of exact transformations. By default that of rounding, by the coarsest dtype of
             weights and output: 1e-9 in float64, 1e-4 in float32, 4e-3 in float16 and 3e-2 in bfloat16. escnn's own
-            linear maps and convolutions of clouds count as float32, since their bases are known so; float32 on a GPU counts as float16, since
-            TF32 has as many digits.
+            linear maps, and all convolutions of clouds, count as float32, since their bases are sampled so; float32 on
+            a GPU counts as float16, since TF32 has as many digits.
         interpolated_atol: how much the error of interpolated transformations may exceed that of resampling. By default
             0.2: strict networks have up to 0.17, ordinary convolutions 0.5 and more.
 
