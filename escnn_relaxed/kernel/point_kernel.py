@@ -55,6 +55,7 @@ class PointBasis(SteerableBasis):
         # own, which is no module of it, since torch looks for parts twice by `==`, and escnn's compare their values.
         self.__dict__["sampler"] = copy.deepcopy(sampler)
         # As escnn has them, in single precision: a cast to half precision and back does not change them.
+        cast_buffers(self.sampler, self.like)
         self._held = [(part, name, value.clone()) for _, part, name, value in _buffers(self.sampler)]
         exact = copy.deepcopy(sampler)
         cast_buffers(exact, torch.empty(0, dtype=torch.float64))
