@@ -36,6 +36,7 @@ class KernelLayer(ParameterExpansion):
     kernel: Kernel
     weights: nn.Parameter
     bias: nn.Parameter | None
+    is_of_clouds = False
     _version = states.FORMAT_VERSION
 
     def __init__(

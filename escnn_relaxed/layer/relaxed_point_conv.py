@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
+from escnn.group import GroupElement
 from escnn.gspaces import GSpace, GSpace2D, GSpace3D
 from escnn.nn import FieldType, GeometricTensor
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ..checks import check_positive
@@ -21,6 +22,7 @@ from ..on_escnn.point_sampler import OF_BASIS, POINT_CONVOLUTIONS, strict_point_
 from ..on_escnn.sampled_basis import built_on_the_cpu
 from .arguments import check_field_types
 from .clouds import check_cloud, check_vectors, checked_edges
+from .equivariance_check import check_equivariance
 from .gate import check_for_all, gated_sum, gated_terms, gates_at_nodes, is_of_nodes
 from .relaxed_layer import RelaxedLayer
 from .softness_options import SoftnessOptions, build_kernel, shows_softness_options
@@ -32,6 +34,7 @@ class PointConvolution(RelaxedLayer):
 
     _space: ClassVar[type[GSpace]]
     _rings: list[float]
+    is_of_clouds = True
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -169,6 +172,29 @@ class PointConvolution(RelaxedLayer):
     def filter_bank(self) -> Tensor:
         """Raise a ``RuntimeError``: a cloud has no taps, see :meth:`expand_filter`."""
         raise RuntimeError("filter_bank: a convolution of clouds has no taps, see expand_filter(points)")
+
+    def check_equivariance(
+        self, atol: float = 1e-5, rtol: float = 5e-6, assertion: bool = True, verbose: bool = True, device: str = "cpu"
+    ) -> list[tuple[GroupElement, float]]:
+        """Check that the layer is equivariant where it is strict, as ``R2PointConv.check_equivariance``, on a cloud.
+
+        Of a soft layer the elements in which it is strict are checked, and a warning names the rest.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> fields = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).regular_repr)
+            >>> layer = RelaxedR2PointConv(fields, fields, width=2.0, n_rings=3, relax=None)
+            >>> [round(error, 4) for _, error in layer.check_equivariance(verbose=False)]
+            [0.0, 0.0, 0.0, 0.0]
+        """
+        return check_equivariance(self, atol, rtol, assertion, verbose, device)
+
+    def export(self) -> nn.Module:
+        """Raise a ``ValueError``, since there is no form on plain tensors; :func:`~escnn_relaxed.to_escnn` has one."""
+        raise ValueError(
+            f"export: a {type(self).__name__} has no form on plain tensors, since escnn makes its basis at each edge; "
+            f"to_escnn(harden_network(…)) is escnn's own layer"
+        )
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the output, (nodes, C_in) → (nodes, C_out), or a ``ValueError``."""
