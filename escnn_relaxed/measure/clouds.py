@@ -18,8 +18,10 @@ from ..layer.arguments import check_field_type
 from ..layer.relaxed_point_conv import PointConvolution
 from ..on_escnn.point_sampler import POINT_CONVOLUTIONS
 from .forward_probe import ModuleOutput, Output, outputs
-from .isometry import Isometry, isometries_of, on_fibers, rotation
+from .isometry import Isometry, PixelGrid, isometries_of, on_fibers, rotation
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts, check_layers, input_type_of, radians_of
+
+_NO_PIXELS = PixelGrid((), (), ())
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class MeasuredCloud(MeasuredNetwork):
     def transformed(self, isometry: Isometry) -> Pass:
         """Run the network before an isometry and after it."""
         before = self.whole
-        return _CloudPass(isometry, before, self._outputs_of(isometry), before, image=None, on_torus=False)
+        return _CloudPass(isometry, before, self._outputs_of(isometry), before, _NO_PIXELS, on_torus=False)
 
     def _outputs_of(self, isometry: Isometry | None) -> dict[str, ModuleOutput]:
         """Return the outputs for the cloud after an isometry; a network may change its input in place."""

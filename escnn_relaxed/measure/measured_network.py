@@ -64,7 +64,7 @@ class Pass:
     before: dict[str, ModuleOutput]  # f(x)
     after: dict[str, ModuleOutput]  # f(gx)
     returned: dict[str, ModuleOutput]  # f(g⁻¹gx), f(x) where nothing is interpolated
-    image: PixelGrid | None  # the pixels of x; None of a cloud
+    image: PixelGrid  # the pixels of x, none of a cloud
     on_torus: bool  # whether what g pushes out of x comes in again on the other side
 
     def description(self, name: str) -> tuple[str, str, float, str]:
