@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("torch_geometric", reason="escnn's convolutions of clouds need it")
 
-from errors import BROKEN, ROUNDING, SINGLE, relative_error
+from errors import BROKEN, ROUNDING, SINGLE, SINGLE_REORDERED, relative_error
 from escnn import nn as enn
 from escnn.nn import FieldType, GeometricTensor
 from small_clouds import SPACES, SUPPORT, build, cloud, fields
@@ -22,6 +22,7 @@ from escnn_relaxed import (
     ContinuousKernel,
     RelaxedR2PointConv,
     RelaxedR3PointConv,
+    SoftnessEvidence,
     assert_equivariant,
     equivariance_error,
     gate_softness,
@@ -29,7 +30,9 @@ from escnn_relaxed import (
     relax_network,
     relaxation_summary,
     to_escnn,
+    which_softness_helps,
 )
+from escnn_relaxed.measure import symmetry_profile
 
 STRICT = {2: enn.R2PointConv, 3: enn.R3PointConv}
 # escnn's matrices of SO(3) are in float32.
@@ -298,6 +301,49 @@ def test_training_step_learns_everything() -> None:
     layer.harden()
     layer(x, edges).tensor.square().sum().backward()
     assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+def test_layer_checks_itself_where_it_is_strict() -> None:
+    for name in ("D4", "SO(3)"):
+        found = build(fields(name), relax=None).check_equivariance(atol=1e-4, verbose=False)
+        assert len(found) > 3
+        assert max(error for _, error in found) <= SINGLE_REORDERED
+    soft = build(fields("D4"), relax="reflection", initial_softness=0.2)
+    with pytest.warns(UserWarning, match="the layer is soft in reflection: 4 of 8 elements are not checked"):
+        assert len(soft.check_equivariance(atol=1e-4, verbose=False)) == 4
+
+
+def test_decider_and_profile_take_clouds() -> None:
+    layer = build(fields("C8"), fields("C8"), initial_softness=0.05)
+    x, edges = cloud(fields("C8"), nodes=60)
+    up = (x.coords[edges[0]] - x.coords[edges[1]])[:, 1] > 0
+    targets = torch.zeros(60).double().index_add(0, edges[1], up * x.tensor[edges[0], 0]) / 3
+
+    def losses(network: nn.Module) -> Tensor:
+        return (network(x, edges).tensor[:, 0] - targets).square()
+
+    def train(network: nn.Module) -> None:
+        optimiser = torch.optim.Adam(network.parameters(), 0.05)
+        for _ in range(20):
+            optimiser.zero_grad()
+            losses(network).mean().backward()
+            optimiser.step()
+
+    trials = which_softness_helps(layer, train, losses, verbose=False)
+    assert list(trials.helps) == ["rotation"]
+    profile = symmetry_profile(layer)
+    assert len(profile.rows) == 7
+    assert min(row.error for row in profile.rows) > BROKEN
+
+
+def test_what_clouds_have_not_is_refused_in_words() -> None:
+    layer = build(fields("SO(2)"))
+    with pytest.raises(ValueError, match="evidence of its softness is not known: which_softness_helps"):
+        SoftnessEvidence(layer, 100)
+    with pytest.raises(ValueError, match=r"export: a RelaxedR2PointConv has no form on plain tensors"):
+        layer.export()
+    with pytest.raises(RuntimeError, match="has no taps, see expand_filter"):
+        layer.filter_bank()
 
 
 # --- clouds -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from ..checks import check_positive
+from ..checks import check_integer, check_positive
 from ..group.edges import shells
 from ..integral.geometry import ConvolutionGeometry
 from ..kernel.kernel import Kernel
@@ -61,7 +61,7 @@ class PointConvolution(RelaxedLayer):
         **softness: Unpack[SoftnessOptions],
     ) -> None:
         check_field_types(in_type, out_type, self._space)
-        if groups != 1 or isinstance(groups, bool):
+        if check_integer("groups", groups, 1) != 1:
             raise ValueError(f"groups must be 1, since escnn's convolutions of clouds have no groups, got {groups!r}")
         if softness.get("kernel") is not None:
             raise ValueError(f"kernel must be None for a {type(self).__name__}, got {softness['kernel']!r}")
