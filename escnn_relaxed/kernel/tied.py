@@ -41,6 +41,7 @@ class TiedKernel(StrictKernel):
         all_directions: let the position make the filters of every channel heavier on one side, too. By default only
             trivial fields and irreps of a group that is not trivial have this. It takes 1 + d filter banks in d
             dimensions: ``kernel=functools.partial(TiedKernel, all_directions=True)``.
+        basis: the steerable basis; by default escnn's for these fields and taps.
 
     Attributes:
         modulation: f_G of the output's channels, None where no weights would make K soft.
