@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from escnn.group import Representation
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..group.domain import Domain
@@ -61,17 +62,21 @@ class EdgeModulation(ElementModulation):
             made.append((torch.cat([gains, of_sides]).flatten(1),))
         return made
 
-    def channels(self, parts: Sequence[Tensor]) -> Tensor:
+    def forward(self, frequency: DomainFrequency, setting: tuple[Any, ...] = ()) -> Tensor:
         """Return f at the sample points, (C_out, T), or (C_out, 1) where it has no direction."""
-        return self._as_polynomials(parts) @ self.sampled if self.degrees else self._as_polynomials(parts)
+        return self._at_points(super().forward(frequency, setting))
 
-    def _as_polynomials(self, parts: Sequence[Tensor]) -> Tensor:
-        return super().channels(parts)
+    def moved(self, frequency: DomainFrequency, averaged: Sequence[str], numbers: NDArray[np.int64]) -> Tensor:
+        """Return f at the sample points as an element moves it, given the numbers of the elements."""
+        return self._at_points(super().moved(frequency, averaged, numbers))
+
+    def _at_points(self, coefficients: Tensor) -> Tensor:
+        return coefficients @ self.sampled if self.degrees else coefficients
 
     def at_edges(self, frequency: DomainFrequency, averaged: Sequence[str], powers: Tensor | None) -> Tensor:
         """Return f at edges with these monomials of their directions, (E, C_out); (1, C_out) without direction."""
-        coefficients = self._as_polynomials(self._parts(frequency, tuple(averaged)))
-        return coefficients.T if powers is None else powers @ coefficients.T
+        coefficients = super().forward(frequency, tuple(averaged)).T
+        return coefficients if powers is None else powers @ coefficients
 
 
 class NodeModulation(PositionModulation):

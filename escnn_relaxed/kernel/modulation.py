@@ -82,15 +82,11 @@ class Modulation(ExactConstants, ABC):
 
     def forward(self, frequency: DomainFrequency, setting: tuple[Any, ...] = ()) -> Tensor:
         """Return the sums of functions with weights; where ω′ is fixed the functions are made once for a setting."""
-        return self.channels(self._parts(frequency, setting))
-
-    def _parts(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> list[Tensor]:
-        """Return the sums of functions with weights of each kind."""
         if frequency.learn or has_no_values():
             maps = self._made(frequency.scale(self._columns, self.like), setting, self)
         else:
             maps = self.remembered((frequency.settings, setting), partial(self._made_exactly, frequency, setting))
-        return self._combined(maps, self.by_kind())
+        return self.channels(self._combined(maps, self.by_kind()))
 
     def _made_exactly(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> list[Maps]:
         made = self._made(frequency.scale(self._columns), setting, self.exact)

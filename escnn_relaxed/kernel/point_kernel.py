@@ -215,8 +215,8 @@ class PointKernel(TiedKernel):
             is_all: whether these add up to 1.
         """
         messages = strict if is_all else strict * sum(terms.values())
-        if (nothing := self._nothing(next(iter(terms)))) is not None:
-            messages = messages + nothing
+        if self.position_modulation is not None and self.training and not any(map(self.varies, terms)):
+            messages = messages + self._nothing(self.position_modulation)
         soft = {averaged: c for averaged, c in terms.items() if self._varies_over_the_group(averaged)}
         if not soft:
             return messages, None

@@ -99,8 +99,8 @@ class TiedKernel(StrictKernel):
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K without its factors at positions, (C_out, C_in, T)."""
         strict: Tensor = self.basis(weights)
-        if (nothing := self._nothing(averaged)) is not None:
-            strict = strict + nothing
+        if self.position_modulation is not None and self.training and not self.varies(averaged):
+            strict = strict + self._nothing(self.position_modulation)
         # f may be other than 0, as far as is known without waiting for an accelerator.
         if self.training or any([self.frequency.may_vary(name) for name in FIBER_SUBGROUPS if name not in averaged]):
             for modulation in (self.modulation, self.input_modulation):
@@ -109,13 +109,9 @@ class TiedKernel(StrictKernel):
                     strict = torch.addcmul(strict, strict, f.unsqueeze(1) if modulation is self.modulation else f)
         return strict
 
-    def _nothing(self, averaged: Sequence[str]) -> Tensor | None:
-        """Return 0 of parameters that have no effect after an average, None without such parameters."""
-        if self.position_modulation is None or not self.training or self.varies(averaged):
-            return None
-        # Distributed training waits for the gradient of each parameter, here 0.
-        unused = (self.position_modulation.weights, *self.frequency.parameters())
-        total: Any = sum(value.sum() for value in unused)
+    def _nothing(self, modulation: Modulation) -> Tensor:
+        """Return 0 of the parameters of f_T: distributed training waits for the gradient of each, here 0."""
+        total: Any = sum(value.sum() for value in (modulation.weights, *self.frequency.parameters()))
         nothing: Tensor = 0 * total
         return nothing
 
