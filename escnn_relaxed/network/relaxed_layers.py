@@ -95,32 +95,27 @@ def copied_parameters(convolutions: Iterable[Any], freeze: bool = False) -> dict
 def in_eval_mode(network: nn.Module) -> Iterator[None]:
     """Put a network into eval mode; every module gets its own mode back afterwards."""
     # By identity, since some modules of escnn's are equal where their values are.
+    modules = [network]
     modes: dict[int, bool] = {}
-
-    def remember(module: nn.Module) -> None:
+    for module in modules:
         if id(module) not in modes:
             modes[id(module)] = module.training
-            for part in _parts(module):
-                remember(part)
+            for part in module._modules.values():
+                if part is not None:
+                    modules.append(part)  # the loop above goes on with it
 
     def restore(module: nn.Module) -> None:
         # This also sets the modules inside, which therefore follow.
         module.train(modes[id(module)])
-        for part in _parts(module):
-            restore(part)
-
-    remember(network)
+        for part in module._modules.values():
+            if part is not None:
+                restore(part)
 
     try:
         network.eval()
         yield
     finally:
         restore(network)
-
-
-def _parts(module: nn.Module) -> list[nn.Module]:
-    """Return the modules right inside of another one."""
-    return [part for part in module._modules.values() if part is not None]
 
 
 def copy_network(
