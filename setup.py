@@ -35,6 +35,7 @@ ONNX = ["onnx", "onnxruntime", "onnxscript"]
 EXTRAS = {
     "lightning": ["lightning>=2.5"],
     "plots": ["matplotlib"],
+    "points": ["torch_geometric"],  # of escnn's convolutions of clouds
     "test": ["pytest>=8", "pytest-xdist", "hypothesis", "scikit-learn"],
     "examples": ["scikit-learn", "matplotlib", "rich"],
     "sweep": ["optuna>=4", "scikit-learn", "matplotlib"],

@@ -32,6 +32,7 @@ try:
     from .continuous import ContinuousKernel
     from .layer.reference_field import ReferenceField
     from .layer.relaxed_linear import RelaxedLinear
+    from .layer.relaxed_point_conv import RelaxedR2PointConv, RelaxedR3PointConv
     from .layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
     from .layer.relaxed_r3conv import RelaxedR3Conv, RelaxedR3ConvTransposed
     from .learning import SoftnessEvidence, parameter_groups, which_softness_helps
@@ -57,8 +58,10 @@ __all__ = [
     "RelaxedLinear",
     "RelaxedR2Conv",
     "RelaxedR2ConvTransposed",
+    "RelaxedR2PointConv",
     "RelaxedR3Conv",
     "RelaxedR3ConvTransposed",
+    "RelaxedR3PointConv",
     "SoftnessEvidence",
     "__version__",
     "assert_equivariant",

@@ -30,6 +30,7 @@ TRIVIAL = small.field_type("C4", "trivial")
 NETWORK = network_of(soft_regular_layer(), soft_regular_layer(learn_relaxation=True)).eval()
 STRICT = soft_regular_layer(relax={"rotation": 0.0})
 PLACE = {"in_type": FIELDS, "out_type": FIELDS, "kernel_size": 3}
+SUPPORT = {"width": 1.5, "n_rings": 2}
 REPORT = EquivarianceReport("", (ErrorRow("rotation 90°", "rotation", 90.0, "exact", 0.1, 0.0),))
 
 TURN = measure.RobustnessRow("rotation 90°", "rotation", 90.0, "exact", 0.5, 0.5, 0.1, 1.0)
@@ -64,6 +65,8 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     escnn_relaxed.RelaxedR2ConvTransposed: PLACE,
     escnn_relaxed.RelaxedR3Conv: {**PLACE, "in_type": VOLUMES, "out_type": VOLUMES},
     escnn_relaxed.RelaxedR3ConvTransposed: {**PLACE, "in_type": VOLUMES, "out_type": VOLUMES},
+    escnn_relaxed.RelaxedR2PointConv: {"in_type": FIELDS, "out_type": FIELDS, **SUPPORT},
+    escnn_relaxed.RelaxedR3PointConv: {"in_type": VOLUMES, "out_type": VOLUMES, **SUPPORT},
     escnn_relaxed.RelaxedLinear: {"in_type": FEATURES, "out_type": FEATURES},
     escnn_relaxed.ContinuousKernel: {},
     escnn_relaxed.ReferenceField: {"in_type": FIELDS},
@@ -152,7 +155,8 @@ BAD: dict[str, Any] = {
 # Functions of the user's, whose errors are their own.
 CALLED = {("relax_network", "where")}
 CALLED |= {("which_softness_helps", name) for name in ("train", "losses")}
-for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed", "RelaxedR3Conv", "RelaxedR3ConvTransposed"):
+POINTS = ("RelaxedR2PointConv", "RelaxedR3PointConv")
+for _layer in ("RelaxedR2Conv", "RelaxedR2ConvTransposed", "RelaxedR3Conv", "RelaxedR3ConvTransposed", *POINTS):
     CALLED |= {(_layer, "basis_filter"), (_layer, "frequencies_cutoff"), (_layer, "kernel")}
 CALLED |= {(name, "output") for name in ("assert_equivariant", "equivariance_error", "robustness_report")}
 CALLED.add(("annealed_gate", "schedule"))

@@ -161,6 +161,7 @@ class ElementModulation(Modulation):
         values = self._functions(reference, (), self.exact).numpy()
         sides = _independent_sides(values, sample.action, taps)
         self._side_functions = [side.function for side in sides]
+        self.degrees = tuple(sorted({side.degree for side in sides}))
         self.set_constant("side_functions", np.array(self._side_functions, dtype=np.int64))
         # ⟨g e, d/|d|⟩ⁿ / M of each side, (M, T).
         powers = [(sample.action[:, :, axis] @ directions(taps)) ** degree / len(sample) for _, axis, degree in sides]

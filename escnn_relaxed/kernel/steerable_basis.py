@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from ..group.points import tap_grid
 from .grid_exact_basis import grid_exact_basis
 
 
-class _Pair(NamedTuple):
+class ChannelPair(NamedTuple):
     """Two representations, the channels of all their fields, and the place of their weights."""
 
     names: tuple[str, str]  # of the input, of the output
@@ -58,27 +58,32 @@ class SteerableBasis(ExactConstants):
     ) -> None:
         super().__init__()
         taps = tap_grid(kernel_size, dilation, in_type.gspace.dimensionality)
-        self._size = (out_type.size, in_type.size, len(taps))
-        self.pairs: list[_Pair] = []
-        self.fingerprint: list[float] = []
-        self.fields = in_type, out_type
-        ins, outs = (channels_by_name(field_type.representations) for field_type in self.fields)
+        ins, outs = (channels_by_name(field_type.representations) for field_type in (in_type, out_type))
         symmetries = functools.cache(lambda: grid_symmetries(in_type.gspace, taps))
+        pairs, fingerprint = list[ChannelPair](), list[float]()
         values, singles, orbits = {}, {}, {}
         for number, names in enumerate(() if expansion is None else expansion._representations_pairs):
             block = getattr(expansion, f"block_expansion_{expansion._escape_pair(names)}")
             fields = field_named(names[0], in_type), field_named(names[1], out_type)
             basis = grid_exact_basis(block, expansion.points, *fields, symmetries, as_held)
             weights, sizes = slice(*expansion._weights_ranges[names]), (fields[1].size, fields[0].size)
-            self.pairs.append(_Pair(names, outs[names[1]], ins[names[0]], weights, basis.attributes, sizes))
+            pairs.append(ChannelPair(names, outs[names[1]], ins[names[0]], weights, basis.attributes, sizes))
             values[number], singles[number] = basis.values, basis.values if basis.single is None else basis.single
             if basis.orbits is not None:
                 orbits[number] = basis.orbits
-            self.fingerprint.append(basis.fingerprint)
+            fingerprint.append(basis.fingerprint)
         has_singles = any(singles[number] is not values[number] for number in values)
         self.set_constant("elements", values, single=singles if has_singles else None)
         self.set_constant("orbits", orbits)
-        self.dimension = 0 if expansion is None else expansion.dimension()
+        self._arrange((in_type, out_type), pairs, fingerprint, len(taps))
+
+    def _arrange(
+        self, fields: tuple[FieldType, FieldType], pairs: list[ChannelPair], fingerprint: list[float], taps: int
+    ) -> None:
+        """Take the pairs of representations, and find the rows of their kernels in the filter bank."""
+        self.fields, self.pairs, self.fingerprint = fields, pairs, fingerprint
+        self._size = (fields[1].size, fields[0].size, taps)
+        self.dimension = pairs[-1].weights.stop if pairs else 0
         self.set_constant("order", pair_rows([(pair.outs, pair.ins) for pair in self.pairs], self._size[:2]))
         self._counts = [pair.weights.stop - pair.weights.start for pair in self.pairs]
         self._missing = math.prod(self._size[:2]) - sum(pair.outs.size * pair.ins.size for pair in self.pairs)
@@ -93,6 +98,12 @@ class SteerableBasis(ExactConstants):
             values, orbits = constants.elements[number], constants.orbits.get(number)
             entries = values.flatten(1) if orbits is None else values.index_select(1, orbits)
             yield pair.names, pair.weights, entries.view(len(values), *pair.sizes, -1)
+
+    def saved_samples(self, state: Mapping[str, Tensor], prefix: str, names: tuple[str, str]) -> Tensor | None:
+        """Return the samples of a pair's basis that a state of escnn's layer holds, (B, |A|, |B|, taps)."""
+        # The names as escnn writes them in the names of its modules.
+        escaped = tuple(name.replace(".", "^") for name in names)
+        return state.get(f"{prefix}_basisexpansion.block_expansion_{escaped}.sampled_basis")
 
     def start_weights(self) -> Tensor:
         """Return weights drawn as ``R2Conv`` draws them (escnn's generalised He rule)."""

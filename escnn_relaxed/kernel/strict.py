@@ -60,6 +60,13 @@ class StrictKernel(Kernel):
         energy = self.orthogonal_basis.energy(self(weights))
         return energy.new_zeros(len(elements)), energy
 
+    def strict_kernel(self) -> StrictKernel:
+        """Return K_strict alone, with the same basis."""
+        strict = StrictKernel(self.config, self.basis)
+        # Of the layer's dtype and device.
+        strict.orthogonal_basis = self.orthogonal_basis
+        return strict
+
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
         return {**super().describe(), "fingerprint of the steerable basis": self.basis.fingerprint}

@@ -22,6 +22,7 @@ from .free import FreeKernel
 from .kernel import Kernel, scale_to
 from .modulation import ElementModulation, InputModulation, Modulation
 from .position_modulation import PositionModulation
+from .steerable_basis import SteerableBasis
 from .strict import StrictKernel
 
 # At a small ω′ weights are drawn at most this many times as large as at the reference, so that the kernel changes
@@ -41,6 +42,7 @@ class TiedKernel(StrictKernel):
         all_directions: let the position make the filters of every channel heavier on one side, too. By default only
             trivial fields and irreps of a group that is not trivial have this. It takes 1 + d filter banks in d
             dimensions: ``kernel=functools.partial(TiedKernel, all_directions=True)``.
+        basis: the steerable basis; by default escnn's for these fields and taps.
 
     Attributes:
         modulation: f_G of the output's channels, None where no weights would make K soft.
@@ -61,21 +63,23 @@ class TiedKernel(StrictKernel):
     input_modulation: InputModulation | None
     position_modulation: PositionModulation | None
 
-    def __init__(self, config: KernelConfig, all_directions: bool = False) -> None:
-        super().__init__(config)
+    def __init__(
+        self, config: KernelConfig, all_directions: bool = False, *, basis: SteerableBasis | None = None
+    ) -> None:
+        super().__init__(config, basis)
         self.modulation = self.input_modulation = self.position_modulation = None
-        taps, fields = config.taps, config.out_type.representations
+        fields = config.out_type.representations
         self._of_group = config.domain.fiber_subgroups
         names = [name for name in self._of_group if name in config.relax]
         if names:
-            modulation = ElementModulation(fields, config.domain, names, taps)
+            modulation = self._of_elements(config, names)
             self.modulation = modulation if len(modulation.weights) else None
             rigid = [number for number, field in enumerate(fields) if field not in modulation.soft_representations()]
             if rigid:
                 of_inputs = InputModulation(config.in_type.representations, config.domain, names, fields, rigid)
                 self.input_modulation = of_inputs if len(of_inputs.weights) else None
         if "translation" in config.relax:
-            self.position_modulation = PositionModulation(fields, config.domain, taps, all_directions)
+            self.position_modulation = self._of_positions(config, all_directions)
         can_be_soft = {name for part in self._modulations() for names in part.weight_subgroups() for name in names}
         if not self.basis.dimension:
             can_be_soft = set()  # the factors of a kernel that is 0
@@ -87,13 +91,19 @@ class TiedKernel(StrictKernel):
         self.frequency = DomainFrequency(relax, config.learn_relaxation, config.domain.dimension)
         self.relaxed_subgroups = self.frequency.names
 
+    def _of_elements(self, config: KernelConfig, names: Sequence[str]) -> ElementModulation:
+        """Return f_G of the output's channels, for some subgroups."""
+        return ElementModulation(config.out_type.representations, config.domain, names, config.taps)
+
+    def _of_positions(self, config: KernelConfig, all_directions: bool) -> PositionModulation:
+        """Return f_T."""
+        return PositionModulation(config.out_type.representations, config.domain, config.taps, all_directions)
+
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K without its factors at positions, (C_out, C_in, T)."""
         strict: Tensor = self.basis(weights)
         if self.position_modulation is not None and self.training and not self.varies(averaged):
-            # Distributed training waits for the gradient of each parameter, here 0.
-            unused = (self.position_modulation.weights, *self.frequency.parameters())
-            strict = strict + 0 * sum(value.sum() for value in unused)
+            strict = strict + self._nothing(self.position_modulation)
         # f may be other than 0, as far as is known without waiting for an accelerator.
         if self.training or any([self.frequency.may_vary(name) for name in self._of_group if name not in averaged]):
             for modulation in (self.modulation, self.input_modulation):
@@ -101,6 +111,12 @@ class TiedKernel(StrictKernel):
                     f = modulation(self.frequency, tuple(averaged))
                     strict = torch.addcmul(strict, strict, f.unsqueeze(1) if modulation is self.modulation else f)
         return strict
+
+    def _nothing(self, modulation: Modulation) -> Tensor:
+        """Return 0 of the parameters of f_T: distributed training waits for the gradient of each, here 0."""
+        total: Any = sum(value.sum() for value in (modulation.weights, *self.frequency.parameters()))
+        nothing: Tensor = 0 * total
+        return nothing
 
     def filters(
         self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
@@ -255,12 +271,7 @@ class TiedKernel(StrictKernel):
 
 def strict_kernel(kernel: Kernel) -> Kernel:
     """Return K_strict, with the same basis; the kernel itself where it cannot be split."""
-    if not isinstance(kernel, (TiedKernel, FreeKernel)):
-        return kernel
-    strict = StrictKernel(kernel.config, kernel.basis)
-    # Of the layer's dtype and device.
-    strict.orthogonal_basis = kernel.orthogonal_basis
-    return strict
+    return kernel.strict_kernel() if isinstance(kernel, (TiedKernel, FreeKernel)) else kernel
 
 
 def filters_of_means(
@@ -297,7 +308,7 @@ def filters_of_means(
 
 def position_factors(kernel: Kernel) -> PositionFactors | None:
     """Return the factors at pixels of a default kernel as a module on plain tensors; None where there is none."""
-    modulation = kernel.position_modulation if isinstance(kernel, TiedKernel) else None
+    modulation = kernel.position_modulation if type(kernel) is TiedKernel else None
     if modulation is None:
         return None
     frequency = kernel.frequency.scale(("translation",) * kernel.config.domain.dimension, modulation.like)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from escnn.group import GroupElement
+from escnn.nn import GeometricTensor
 from torch import Tensor
 from torch.nn import functional
 
@@ -33,6 +34,7 @@ _POINTS = {0: 1, 2: 65, 3: 3}
 _AVERAGED = {0: 1, 2: 5, 3: 1}
 _SHORTEST = {0: 1, 2: 16, 3: 3}
 _WAVES = 12
+_NODES, _NEIGHBOURS = 30, 6
 _SEED = 3_407
 # Softness that is rounding in float32.
 _ROUNDING = 1e-10
@@ -50,7 +52,7 @@ def check_equivariance(
     # Nothing of the border is seen, so that all paddings are alike.
     none = dict.fromkeys({"padding", "output_padding"} & vars(layer.geometry).keys(), (0,) * layer.space.dimensionality)
     layer.geometry = replace(layer.geometry, **none)
-    probe = _Waves(layer)
+    probe = _Cloud(layer) if layer.is_of_clouds else _Waves(layer)
     still = probe.output(np.eye(layer.space.dimensionality))
     errors = []
     for element, action in _strict_elements(layer):
@@ -162,6 +164,38 @@ class _Waves:
         size = means.shape[2:]
         radius = min(size) / 4 if self._axes == 2 else 1.8
         return means[..., _points(size).square().sum(-1) < radius**2]
+
+
+class _Cloud:
+    """A random cloud whose nodes hear their nearest ones, with the interface of waves."""
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+        generator = torch.Generator().manual_seed(_SEED)
+        self._features = torch.randn(_NODES, layer.in_type.size, generator=generator)
+        places = torch.randn(_NODES, layer.d, generator=generator)
+        near = torch.cdist(places, places).topk(_NEIGHBOURS, largest=False).indices
+        # Neighbours are at most as far as the kernel reaches.
+        reach = max(layer._rings) or 1.0
+        self._places = places * (reach / (places[near] - places.unsqueeze(1)).norm(dim=-1).max())
+        self._edges = torch.stack([near.flatten(), torch.arange(_NODES).repeat_interleave(_NEIGHBOURS)])
+
+    def output(self, action: Array, element: GroupElement | None = None) -> Tensor:
+        """Return the output on the CPU for the cloud that an element moves."""
+        features, device = self._features, next(self._layer.parameters()).device
+        if element is not None:
+            features = self._layer.in_type.transform_fibers(features, element)
+        places = self._places @ torch.from_numpy(action.T).float()
+        cloud = GeometricTensor(features.to(device), self._layer.in_type, places.to(device))
+        return self._layer(cloud, self._edges.to(device)).tensor.cpu()
+
+    def moved(self, features: Tensor, action: Array) -> Tensor:
+        """Return the features of the nodes, which stay theirs."""
+        return features
+
+    def at_centre(self, output: Tensor) -> Tensor:
+        """Return the features of all nodes."""
+        return output
 
 
 def _points(size: Sequence[int]) -> Tensor:

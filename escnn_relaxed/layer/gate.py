@@ -68,6 +68,25 @@ def gates_at(gates: Sequence[Gate], features: Tensor, output_size: Sequence[int]
     return [gate._replace(value=_at(gate.value, features, output_size)) for gate in gates]
 
 
+def is_of_nodes(value: Any) -> bool:
+    """Return whether a coefficient has a value for each node of a cloud, (n, 1)."""
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+def gates_at_nodes(gates: Sequence[Gate], count: int) -> list[Gate]:
+    """Return gates that are numbers, or have a value for each node of a cloud, (n, 1)."""
+    values = []
+    for gate in gates:
+        value = gate.value
+        if isinstance(value, Tensor) and value.dim() and value.shape != (count,):
+            raise ValueError(
+                f"gate must be one number, or one for each of the {count} nodes of a cloud, got a tensor of shape "
+                f"{tuple(value.shape)}"
+            )
+        values.append(gate._replace(value=value.view(-1, 1) if isinstance(value, Tensor) and value.dim() else value))
+    return values
+
+
 def _at(value: GateValue, features: Tensor, size: Sequence[int]) -> GateValue:
     if not isinstance(value, Tensor) or not value.dim():
         return value

@@ -37,6 +37,7 @@ class KernelLayer(ParameterExpansion):
     kernel: Kernel
     weights: nn.Parameter
     bias: nn.Parameter | None
+    is_of_clouds = False
     _version = states.FORMAT_VERSION
 
     def __init__(
@@ -63,13 +64,17 @@ class KernelLayer(ParameterExpansion):
         self.register_parameter("bias", values)
         given = softness.get("initial_softness")
         at_start = None if given is None else check_softness(given)
-        taps = geometry.kernel_size, geometry.dilation
-        self.kernel = build_kernel(softness, *self.kernel_types, *taps, basis_arguments)
+        self.kernel = self._build_kernel(softness, basis_arguments)
         weights = None if self.kernel.basis is None else self.kernel.basis.start_weights()
         self.register_parameter("weights", None if weights is None else nn.Parameter(weights))
         self.kernel.start(self.weights, self.kernel.default_softness if at_start is None else at_start)
         if not check_flag("initialize", initialize) and weights is not None:
             nn.init.zeros_(self.weights)
+
+    def _build_kernel(self, softness: SoftnessOptions, basis_arguments: Mapping[str, Any]) -> Kernel:
+        """Return the kernel that the options of softness describe, not started."""
+        taps = self.geometry.kernel_size, self.geometry.dilation
+        return build_kernel(softness, *self.kernel_types, *taps, basis_arguments)
 
     def forward(self, input: GeometricTensor) -> GeometricTensor:
         """Apply the layer to a GeometricTensor (batch, C_in, H, W) of ``in_type``.

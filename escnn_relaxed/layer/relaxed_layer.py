@@ -318,18 +318,19 @@ class RelaxedLayer(KernelLayer):
         own = self.kernel.basis
         if own is None:
             raise ValueError(f"kernel must have a strict part in escnn's basis, for the trained weights, got {self}")
-        if isinstance(strict, KernelLayer):
-            basis = copy.deepcopy(strict.kernel.basis)
-        else:
-            config = self.kernel.config
-            shape = config.in_type, config.out_type, config.kernel_size, config.dilation
-            basis = SteerableBasis(*shape, strict.basisexpansion, as_held=True)
+        basis = copy.deepcopy(strict.kernel.basis) if isinstance(strict, KernelLayer) else self._basis_of(strict)
         for part in [*self.kernel.modules()]:
             part._modules.update((name, basis) for name, child in part._modules.items() if child is own)
         self.weights = parameters[id(strict.weights)]
         if self.bias is not None:
             self.bias = parameters[id(strict.bias)]
         self.to(strict.weights).kernel.start(self.weights, softness)
+
+    def _basis_of(self, strict: Any) -> SteerableBasis:
+        """Return the basis of a layer of escnn's, as it holds it."""
+        config = self.kernel.config
+        shape = config.in_type, config.out_type, config.kernel_size, config.dilation
+        return SteerableBasis(*shape, strict.basisexpansion, as_held=True)
 
     def drop_soft_part(self) -> None:
         """Replace the kernel of a layer that is hardened in all subgroups by its strict part, where it has one.

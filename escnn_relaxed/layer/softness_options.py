@@ -75,45 +75,6 @@ def check_options(taker: str, options: Mapping[str, object]) -> None:
     check_keywords(taker, options, tuple(DEFAULTS), "beside the arguments of escnn's layer")
 
 
-def build_kernel(
-    options: SoftnessOptions,
-    in_type: FieldType,
-    out_type: FieldType,
-    kernel_size: int,
-    dilation: int,
-    basis_arguments: Mapping[str, Any],
-) -> Kernel:
-    """Return the kernel between (one group of) these fields that the options describe, not started."""
-    options = {**DEFAULTS, **options}
-    relax, keep, builder = options["relax"], options["keep"], options["kernel"]
-    check_kernel(builder)
-    gspace = _acting_gspace(in_type, relax, keep)
-    default = CUBE if gspace.dimensionality > 2 else _SAMPLES
-    samples = default if options["samples"] is None else check_integer("samples", options["samples"], 1)
-    if samples == 1 and gspace.fibergroup.continuous and relax is not None:
-        warn_once(f"samples: 1 rotation of {gspace.name} leaves no rotation in which the layer could be soft")
-    domain = Domain(gspace, samples, kept_group(keep, gspace, samples))
-    # A function that builds a kernel has no attributes.
-    frequency = starting_frequency(relax, domain, getattr(builder, "default_frequency", {}))
-    learn = check_bool("learn_relaxation", options["learn_relaxation"])
-    taps = in_type, out_type, kernel_size, dilation
-    config = KernelConfig(*taps, domain, frequency, learn, basis_arguments)
-    kernel: object = default_kernel(config) if builder is None else builder(config)
-    if not isinstance(kernel, Kernel):
-        raise TypeError(f"kernel must return a Kernel, got {type(kernel).__name__} from {builder!r}")
-    named = list(frequency) if named_subgroups(relax) else []
-    _warn_of_other_subgroups(kernel, relax, named)
-    rigid = [name for name in kernel.cannot_be_soft if name in named]
-    if rigid:
-        warn_once(
-            f"relax: the layer from {in_type} to {out_type} with kernel_size={kernel_size} cannot be soft in "
-            f"{', '.join(rigid)}, whatever its weights, and stays strict there: a field whose channels belong to "
-            f"group elements (regular or quotient) on either side would make it soft, and in rotation taps beside "
-            f"the centre would, too. Leave it out of relax where the layer shall be strict"
-        )
-    return kernel
-
-
 def default_kernel(config: KernelConfig) -> Kernel:
     """Return the tied kernel, or a free one of a linear map that a tied one would leave strict."""
     tied = TiedKernel(config)
@@ -121,6 +82,51 @@ def default_kernel(config: KernelConfig) -> Kernel:
         return tied
     free = FreeKernel(config)
     return free if free.relaxed_subgroups else tied
+
+
+def build_kernel(
+    options: SoftnessOptions,
+    in_type: FieldType,
+    out_type: FieldType,
+    kernel_size: int,
+    dilation: int,
+    basis_arguments: Mapping[str, Any],
+    default: KernelBuilder = default_kernel,
+) -> Kernel:
+    """Return the kernel between (one group of) these fields that the options describe, not started.
+
+    ``default`` builds it where the options name no kernel.
+    """
+    options = {**DEFAULTS, **options}
+    relax, keep, builder = options["relax"], options["keep"], options["kernel"]
+    check_kernel(builder)
+    gspace = _acting_gspace(in_type, relax, keep)
+    most = CUBE if gspace.dimensionality > 2 else _SAMPLES
+    samples = most if options["samples"] is None else check_integer("samples", options["samples"], 1)
+    if samples == 1 and gspace.fibergroup.continuous and relax is not None:
+        warn_once(f"samples: 1 rotation of {gspace.name} leaves no rotation in which the layer could be soft")
+    domain = Domain(gspace, samples, kept_group(keep, gspace, samples))
+    # A function that builds a kernel has no attributes.
+    frequency = starting_frequency(relax, domain, getattr(builder, "default_frequency", {}))
+    learn = check_bool("learn_relaxation", options["learn_relaxation"])
+    taps = in_type, out_type, kernel_size, dilation
+    kernel: object = (builder or default)(KernelConfig(*taps, domain, frequency, learn, basis_arguments))
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"kernel must return a Kernel, got {type(kernel).__name__} from {builder!r}")
+    named = list(frequency) if named_subgroups(relax) else []
+    _warn_of_other_subgroups(kernel, relax, named)
+    rigid = [name for name in kernel.cannot_be_soft if name in named]
+    if rigid:
+        has_taps = default is default_kernel
+        of_taps = f" with kernel_size={kernel_size}" if has_taps else ""
+        beside = ", and in rotation taps beside the centre would, too" if has_taps else ""
+        warn_once(
+            f"relax: the layer from {in_type} to {out_type}{of_taps} cannot be soft in "
+            f"{', '.join(rigid)}, whatever its weights, and stays strict there: a field whose channels belong to "
+            f"group elements (regular or quotient) on either side would make it soft{beside}. Leave it out of relax "
+            f"where the layer shall be strict"
+        )
+    return kernel
 
 
 def _warn_of_other_subgroups(kernel: Kernel, relax: object, named: Sequence[str]) -> None:

@@ -21,8 +21,8 @@ FORMAT_VERSION = 4
 
 # Numbers that describe a basis and its samples in float32 differ by less, those of two bases by more.
 _SAME = 1e-4
-# The keys that R2Conv, or Linear, saves besides its parameters. Their values follow from the parameters.
-_DERIVED = ("filter", "matrix", "expanded_bias", "bias_expansion", "_basisexpansion.")
+# The keys that R2Conv, Linear or R2PointConv saves besides its parameters. Their values follow from the parameters.
+_DERIVED = ("filter", "matrix", "expanded_bias", "bias_expansion", "_basisexpansion.", "_basissampler.")
 # The key of a hardened layer: whether it is hardened in each subgroup.
 _HARDENED = "hardened_in"
 
@@ -139,9 +139,7 @@ def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> 
         return mismatches  # torch says so
     converted = weights.clone()
     for (names, numbers, own), (*_, single) in zip(basis.by_pair("exact"), basis.by_pair("single"), strict=True):
-        # The names as escnn writes them in the names of its modules.
-        escaped = tuple(name.replace(".", "^") for name in names)
-        saved = state.get(f"{prefix}_basisexpansion.block_expansion_{escaped}.sampled_basis")
+        saved = basis.saved_samples(state, prefix, names)
         if saved is None or saved.is_meta:
             continue
         theirs, is_alike = saved.to(own).flatten(1), saved.shape == own.shape

@@ -140,10 +140,15 @@ def _keyed_groups(name: str, layer: Softened) -> Iterator[tuple[str, WeightGroup
 
 
 def _check_whole(network: nn.Module, layers: Mapping[str, Softened]) -> None:
-    """Raise a ``ValueError`` for layers whose weights are spread over processes."""
+    """Raise a ``ValueError`` for layers whose weights are spread over processes, or whose inputs are no batch."""
     wrappers = [module for module in network.modules() if type(module).__name__ == "FullyShardedDataParallel"]
     inside = {id(module) for wrapper in wrappers for module in wrapper.modules()}
     for name, layer in layers.items():
+        if getattr(layer, "is_of_clouds", False):
+            raise ValueError(
+                f"network: {name or type(layer).__name__!r} is a convolution of clouds, whose nodes are no inputs of "
+                f"their own, so that the evidence of its softness is not known: which_softness_helps takes clouds"
+            )
         if layer.gates:
             raise ValueError(
                 f"network: a gate is on the softness of {name!r}, and the evidence is that of softness without one: "

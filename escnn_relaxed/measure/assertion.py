@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from ..checks import check_not_negative
 from ..layer.reference_field import ReferenceField
 from ..layer.relaxed_layer import RelaxedLayer
+from ..layer.relaxed_point_conv import PointConvolution
 from ..network.relaxed_layers import in_eval_mode, strict_layers
+from .clouds import measured_network
 from .equivariance import error_report
 from .forward_probe import Output
-from .measured_network import Data, MeasuredNetwork, Shifts
+from .measured_network import Data, Shifts
 from .reports import EquivarianceReport, ErrorRow, plain_table
 
 # The largest relative error that rounding makes. escnn's matrices of irreps are exact to about 1e-10 in float64. Strict
@@ -70,8 +72,8 @@ def assert_equivariant(
         output: from what the module returns to the tensor that is compared.
         atol: largest relative error of exact transformations. By default that of rounding, by the coarsest dtype of
             weights and output: 1e-9 in float64, 1e-4 in float32, 4e-3 in float16 and 3e-2 in bfloat16. escnn's own
-            linear maps count as float32, since their bases are sampled so; float32 on a GPU counts as float16, since
-            TF32 has as many digits.
+            linear maps, and all convolutions of clouds, count as float32, since their bases are sampled so; float32 on
+            a GPU counts as float16, since TF32 has as many digits.
         interpolated_atol: how much the error of interpolated transformations may exceed that of resampling. By default
             0.2: strict networks have up to 0.17, ordinary convolutions 0.5 and more.
 
@@ -99,7 +101,7 @@ def assert_equivariant(
     """
     given = {"atol": atol, "interpolated_atol": interpolated_atol}
     tolerances = {name: None if value is None else check_not_negative(name, value) for name, value in given.items()}
-    network = MeasuredNetwork(module, input_size, data, in_type, out_type, (layer,), output)
+    network = measured_network(module, input_size, data, in_type, out_type, (layer,), output)
     with in_eval_mode(module):
         report = error_report(network, layer, network.passes(elements, angles, shifts))
         whole = network.whole[layer].tensor
@@ -117,7 +119,7 @@ def assert_equivariant(
 def _rounding(module: nn.Module, output: Tensor) -> float:
     """Return the tolerance of exact transformations, by the coarsest numbers in a network."""
     dtypes = {tensor.dtype for tensor in (*module.parameters(), output) if tensor.is_floating_point()}
-    if strict_layers(module):
+    if strict_layers(module) or any(isinstance(part, PointConvolution) for part in module.modules()):
         dtypes.add(torch.float32)
     if torch.float32 in dtypes and output.is_cuda:
         dtypes.add(torch.float16)

@@ -11,6 +11,7 @@ from escnn.nn import FieldType
 from torch import Tensor, nn
 
 from ..network.relaxed_layers import in_eval_mode
+from .clouds import measured_network
 from .forward_probe import Output
 from .isometry import Isometry, PixelGrid, moved, on_fibers
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
@@ -45,6 +46,9 @@ def equivariance_error(
     interpolation alone would give a module that is exactly equivariant between pixels. Rows are *strided* where a
     stride does not fit the size: choose sides with (side + 2 padding − kernel size) a multiple of the stride.
 
+    Clouds are measured on ``data=(cloud, edge_index)``, a GeometricTensor with coordinates first: the coordinates turn
+    with the fields, and all rows are exact. Shifts are then in the units of the coordinates, (x, y, …).
+
     Args:
         module: a layer or network, of ``RelaxedR2Conv``, ``R3Conv`` or anything; its forward takes a GeometricTensor,
             or a plain tensor that it wraps.
@@ -52,7 +56,8 @@ def equivariance_error(
             white for exact transformations, smooth (a Gaussian of 2 pixels) for interpolated ones. Vectors have none.
         data: a batch to measure on in its place, or a tuple of all inputs, images first. GeometricTensors among the
             others turn as their type says, an action (batch, C, 1, 1) for instance; plain tensors of the images' height
-            and width turn as scalar fields; all else is passed on.
+            and width turn as scalar fields; all else is passed on. Beside ``edge_index`` of a cloud, vectors (edges, d)
+            of its edges turn, too.
         layer: name of a module inside whose output is compared, as in ``named_modules()``; the whole by default.
         in_type: fields of the input. By default those of the module, or of the first module inside that has some.
         out_type: fields of an output that is a plain tensor with pixels.
@@ -82,7 +87,7 @@ def equivariance_error(
         >>> [(row.name, row.kind, row.error < 1e-12) for row in report.rows[:3]]
         [('rotation 90°', 'exact', True), ('rotation 180°', 'exact', True), ('rotation 270°', 'exact', True)]
     """
-    network = MeasuredNetwork(module, input_size, data, in_type, out_type, (layer,), output)
+    network = measured_network(module, input_size, data, in_type, out_type, (layer,), output)
     with in_eval_mode(module):
         return error_report(network, layer, network.passes(elements, angles, shifts))
 
@@ -97,10 +102,10 @@ def largest_exact_errors(
     module: nn.Module, data: Data, layers: Sequence[str], in_type: FieldType | None = None, shifts: Shifts = ()
 ) -> dict[str, float]:
     """Return the largest exact error of the outputs of modules inside by name, where one is exact and fields known."""
-    network = MeasuredNetwork(module, None, data, in_type, None, layers)
+    network = measured_network(module, None, data, in_type, None, layers)
     largest: dict[str, float] = {}
     with in_eval_mode(module):
-        isometries = [isometry for isometry in network.isometries(None, (), shifts) if isometry.keeps_axes]
+        isometries = [isometry for isometry in network.isometries(None, (), shifts) if network.is_exact(isometry)]
         for passed in map(network.transformed, isometries):
             for name, output in passed.before.items():
                 if passed.kind(name) == "exact" and (output.grid is None or output.field_type):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -45,16 +46,22 @@ class ModuleOutput:
 
 
 def outputs(
-    network: nn.Module, arguments: Sequence[Any], names: Sequence[str], output: Output = None
+    network: nn.Module, arguments: Sequence[Any], names: Sequence[str], output: Output = None, has_pixels: bool = True
 ) -> dict[str, ModuleOutput]:
-    """Return the outputs of some modules by name, ``""`` for the network itself; the first argument is the image."""
-    grids = _Grids(tensor_of(arguments[0]))
+    """Return the outputs of some modules by name, ``""`` for the network itself; the first argument is the image.
+
+    Without pixels, of a cloud, outputs have no grids.
+    """
+    grids = _Grids(tensor_of(arguments[0])) if has_pixels else None
     outputs_by_name: dict[str, ModuleOutput] = {}
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, returned: Any) -> None:
             picked = _picked(returned, output, name)
             field_type = picked.type if isinstance(picked, GeometricTensor) else None
+            if grids is None:
+                outputs_by_name[name] = ModuleOutput(tensor_of(picked), field_type, None, (), is_torus=False)
+                return
             grid = grids[tensor_of(picked)] if grids.is_map(picked) else None
             outputs_by_name[name] = ModuleOutput(
                 tensor_of(picked), field_type, grid, tuple(grids.passed), grids.is_torus
@@ -63,11 +70,11 @@ def outputs(
         return hook
 
     modules = dict(network.named_modules())
-    hooks = [module.register_forward_hook(grids.follow) for module in modules.values()]
+    hooks = [] if grids is None else [module.register_forward_hook(grids.follow) for module in modules.values()]
     hooks += [modules[name].register_forward_hook(keep(name)) for name in names]
     try:
         # A compiled module would hide functions from the grids, and the hooks are not for compilation.
-        with torch.compiler.set_stance("force_eager"), grids:
+        with torch.compiler.set_stance("force_eager"), grids or contextlib.nullcontext():
             network(*arguments)
     finally:
         for hook in hooks:

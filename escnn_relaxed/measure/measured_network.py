@@ -64,7 +64,7 @@ class Pass:
     before: dict[str, ModuleOutput]  # f(x)
     after: dict[str, ModuleOutput]  # f(gx)
     returned: dict[str, ModuleOutput]  # f(g⁻¹gx), f(x) where nothing is interpolated
-    image: PixelGrid  # the pixels of x
+    image: PixelGrid  # the pixels of x, none of a cloud
     on_torus: bool  # whether what g pushes out of x comes in again on the other side
 
     def description(self, name: str) -> tuple[str, str, float, str]:
@@ -94,13 +94,7 @@ class MeasuredNetwork:
         layers: Sequence[str],
         output: Output = None,
     ) -> None:
-        known = dict(check_module("module", module).named_modules())
-        unknown = [name for name in layers if not isinstance(name, str) or name not in known]
-        if unknown:
-            # The parts of a relaxed layer give no output of the network.
-            prefixes = tuple(f"{name}." for name, module in known.items() if isinstance(module, RelaxedLayer))
-            names = [name for name in known if name and not name.startswith(prefixes)]
-            raise ValueError(f"layer must be the name of a module inside, got {unknown[0]!r}; there are {names}")
+        check_layers(module, layers)
         is_given = input_size is not None, data is not None
         if all(is_given):
             raise ValueError(f"give input_size or data, one of them; got input_size={input_size!r}")
@@ -109,7 +103,9 @@ class MeasuredNetwork:
         self._module, self._layers, self._output = module, tuple(layers), output
         images, *others = data if isinstance(data, tuple) and data else (data,)
         is_wrapped = isinstance(images, GeometricTensor)
-        self._in_type = _input_type(module, images.type if is_wrapped else in_type, "data" if is_wrapped else "in_type")
+        self._in_type = input_type_of(
+            module, images.type if is_wrapped else in_type, "data" if is_wrapped else "in_type"
+        )
         self.space = space = self._in_type.gspace
         # Vectors have no size.
         if not any(is_given) and space.dimensionality:
@@ -138,7 +134,7 @@ class MeasuredNetwork:
                 f"name elements of {self.space.name}"
             )
         for angle in check_sequence("angles", angles, "numbers in degrees"):
-            isometries.append(rotation(_radians(angle), self.space.dimensionality))
+            isometries.append(rotation(radians_of(angle), self.space.dimensionality))
         return isometries + [self._shift(pair) for pair in check_sequence("shifts", shifts, "tuples of pixels")]
 
     def passes(
@@ -149,6 +145,10 @@ class MeasuredNetwork:
         if not isometries:
             raise ValueError(f"nothing to measure: {self.space.name} gives no elements; name angles or shifts")
         yield from map(self.transformed, isometries)
+
+    def is_exact(self, isometry: Isometry) -> bool:
+        """Whether an isometry brings pixels of the input to pixels."""
+        return isometry.keeps_axes
 
     def _shift(self, pixels: Any) -> Isometry:
         sides = self._image.size
@@ -209,8 +209,19 @@ class MeasuredNetwork:
         return outputs(self._module, values, self._layers, self._output)
 
 
-def _radians(degrees: Any) -> float:
-    """Return an angle, given in degrees, in radians."""
+def check_layers(module: Any, layers: Sequence[str]) -> None:
+    """Raise unless a module is one, and has modules of these names inside."""
+    known = dict(check_module("module", module).named_modules())
+    unknown = [name for name in layers if not isinstance(name, str) or name not in known]
+    if unknown:
+        # The parts of a relaxed layer give no output of the network.
+        prefixes = tuple(f"{name}." for name, module in known.items() if isinstance(module, RelaxedLayer))
+        names = [name for name in known if name and not name.startswith(prefixes)]
+        raise ValueError(f"layer must be the name of a module inside, got {unknown[0]!r}; there are {names}")
+
+
+def radians_of(degrees: Any) -> float:
+    """Return an angle that was given in degrees, checked."""
     number = check_number("angles", degrees)
     if not math.isfinite(number):
         raise ValueError(f"angles must be finite numbers in degrees, got {degrees!r}")
@@ -226,7 +237,7 @@ def _are_on_torus(found: dict[str, ModuleOutput]) -> bool:
     return all(output.is_torus for output in found.values())
 
 
-def _input_type(network: nn.Module, given: Any, name: str) -> FieldType:
+def input_type_of(network: nn.Module, given: Any, name: str) -> FieldType:
     """Return the fields of a network's input: those given, its own, or those of the first module inside with some."""
     known = (getattr(module, "in_type", None) for module in network.modules())
     found = next((field_type for field_type in known if isinstance(field_type, FieldType)), None)

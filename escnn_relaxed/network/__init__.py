@@ -1,7 +1,7 @@
 """Functions on whole networks: relax, harden, gate, export, return to escnn."""
 
 try:
-    from .conversion import to_escnn as to_escnn  # listed at the top level
+    from .back_to_escnn import to_escnn as to_escnn  # listed at the top level
     from .gate import write_gate
     from .gated_export import export_with_gate
 except ModuleNotFoundError as error:

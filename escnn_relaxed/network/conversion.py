@@ -1,27 +1,25 @@
-"""Functions that relax an existing network, make a relaxed one strict, or hand a strict one back to escnn."""
+"""Functions that relax an existing network, or make a relaxed one strict."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
-from typing import Any, TypeAlias, TypeGuard, get_args
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
-import torch
 from escnn.nn import Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrize
 from typing_extensions import Unpack
 
 from ..checks import check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..layer.arguments import check_keywords, check_softness
-from ..layer.reference_field import ReferenceField
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.softness_options import DEFAULTS, SoftnessOptions
-from ..layer.state_dict import change_of_basis
-from ..on_escnn.sampled_basis import as_escnn_builds
+from ..on_escnn.point_sampler import POINT_CONVOLUTIONS, attributes_of_message_passing
+from .point_convolutions import basis_arguments
 from .reference import check_alone, layer_for_reference, reference_layers, with_reference, without_references
 from .relaxed_layers import (
     NO_SOFT_FORM,
@@ -42,18 +40,19 @@ def relax_network(
     where: Callable[[str, StrictLayer], bool] | None = None,
     freeze: bool = False,
     reference: str | None = None,
+    domain_radius: float | None = None,
     **softening: Unpack[SoftnessOptions],
 ) -> nn.Module:
     """Return a copy of a network in which every ``R2Conv`` is a :class:`~escnn_relaxed.RelaxedR2Conv` that may be soft.
 
-    ``R2ConvTransposed``, ``R3Conv``, ``R3ConvTransposed`` and ``Linear`` become the layers of this package with their
-    names; translation does not concern ``Linear``. Layers of this package that are strict in escnn's basis
-    (``relax=None``, or of :func:`harden_network`) get a soft part, too. The copy computes what the network computed:
-    the trained kernel stays the layer's strict part, the soft weights are 0 at the start, and :func:`harden_network`
-    returns the kernel to the last bit (in double precision to 1e-7, because escnn samples its basis in single
-    precision). A layer with hooks, parametrizations, or methods, parameters or buffers of a subclass is refused, since
-    these would be lost; so is an attribute with the name of one of the relaxed layer's. A layer without a soft form, as
-    ``R3IcoConv``, stays as it is, with a warning.
+    ``R2ConvTransposed``, ``R3Conv``, ``R3ConvTransposed``, ``R2PointConv``, ``R3PointConv`` and ``Linear`` become the
+    layers of this package with their names; translation does not concern ``Linear``. Layers of this package that are
+    strict in escnn's basis (``relax=None``, or of :func:`harden_network`) get a soft part, too. The copy computes what
+    the network computed: the trained kernel stays the layer's strict part, the soft weights are 0 at the start, and
+    :func:`harden_network` returns the kernel to the last bit (in double precision to 1e-7, because escnn samples its
+    basis in single precision). A layer with hooks, parametrizations, or methods, parameters or buffers of a subclass is
+    refused, since these would be lost; so is an attribute with the name of one of the relaxed layer's. A layer without
+    a soft form, as ``R3IcoConv``, stays as it is, with a warning.
 
     Args:
         network: any module. Names of modules stay, and so do layers that are soft already. Weights and biases that
@@ -64,6 +63,8 @@ def relax_network(
             network's input, and the name of a layer before that one, which becomes a module with the parts ``layer``,
             ``reference`` and ``reference_layer``. The vector is 0 at the start, and its weights are drawn, so that the
             copy computes what the network computed, and learns. Layers stay strict unless ``relax`` is given, too.
+        domain_radius: of convolutions of clouds that are soft in translation, as in
+            :class:`~escnn_relaxed.RelaxedR2PointConv`.
         **softening: arguments of ``RelaxedR2Conv`` that say how it is soft: ``relax``, ``learn_relaxation``, ``keep``,
             ``initial_softness`` (here 0 by default), ``samples``, ``kernel``. The others have the defaults of the
             layer's class, whatever a strict layer was built with.
@@ -82,11 +83,13 @@ def relax_network(
     """
     check_module("network", network)
     check_bool("freeze", freeze)
-    check_keywords("relax_network", softening, tuple(DEFAULTS), "beside network, where, freeze and reference")
+    check_keywords(
+        "relax_network", softening, tuple(DEFAULTS), "beside network, where, freeze, reference, domain_radius"
+    )
     if where is not None:
         check_callable("where", where)
     if reference is None:
-        return _with_soft_layers(network, where, freeze, softening)
+        return _with_soft_layers(network, where, freeze, domain_radius, softening)
     name = layer_for_reference(network, reference)
     if "relax" not in softening:
         check_alone(where, freeze, softening)
@@ -95,11 +98,15 @@ def relax_network(
             return with_reference(copy_network(network), name)
         # It becomes a strict layer of this package.
         where, softening = (lambda _, layer: layer is first), {"relax": None}
-    return with_reference(_with_soft_layers(network, where, freeze, softening), name)
+    return with_reference(_with_soft_layers(network, where, freeze, domain_radius, softening), name)
 
 
 def _with_soft_layers(
-    network: nn.Module, where: Callable[[str, StrictLayer], bool] | None, freeze: bool, softening: SoftnessOptions
+    network: nn.Module,
+    where: Callable[[str, StrictLayer], bool] | None,
+    freeze: bool,
+    domain_radius: float | None,
+    softening: SoftnessOptions,
 ) -> nn.Module:
     """Return a copy of a network in which the layers that are picked may be soft."""
     inside = reference_layers(network)
@@ -117,10 +124,13 @@ def _with_soft_layers(
     for name, layer in picked.items():
         _check_plain(name or "network", layer)
     parameters = copied_parameters(picked.values(), freeze)
-    relaxed = {id(layer): _relaxed(name or "network", layer, parameters, softening) for name, layer in picked.items()}
+    relaxed = {
+        id(layer): _relaxed(name or "network", layer, parameters, domain_radius, softening)
+        for name, layer in picked.items()
+    }
     attributes = []
     for name, layer in picked.items():
-        own = _own_attributes(layer)
+        own = own_attributes(layer)
         _check_names(name or "network", own, type(relaxed[id(layer)]))
         attributes.append((relaxed[id(layer)], own))
     return copy_network(network, {**relaxed, **parameters}, attributes)
@@ -201,15 +211,17 @@ def _without_translation(relax: Any) -> Any:
 
 # The parameters, buffers and modules of a layer of escnn's or of this package.
 _OF_ESCNN = {"weights", "bias", "filter", "matrix", "expanded_bias", "bias_expansion", "_basisexpansion", "kernel"}
+_OF_ESCNN |= {"_basissampler", "aggr_module"}
 
 
 # The other attributes that these layers are built with.
 _OF_BUILT = {"in_type", "out_type", "space", "d", "kernel_size", "stride", "padding", "output_padding", "padding_mode"}
 _OF_BUILT |= {"dilation", "groups", "geometry", "hardened", "_hardened", "gates", "_memo", "_sigma", "_rings"}
 _OF_BUILT |= {"_maximum_frequency", "_reversed_padding_repeated_twice", *vars(nn.Module())}
+_OF_BUILT |= attributes_of_message_passing()
 
 
-def _own_attributes(layer: nn.Module) -> dict[str, Any]:
+def own_attributes(layer: nn.Module) -> dict[str, Any]:
     """Return the attributes that a user has set on a layer, except tensors, modules and methods."""
     return {name: value for name, value in vars(layer).items() if name not in _OF_BUILT | _OF_ESCNN}
 
@@ -231,7 +243,7 @@ def _check_plain(name: str, module: StrictLayer) -> None:
             f"{name} has parametrized {list(parametrized)}, which would be lost: make them plain with "
             f"torch.nn.utils.parametrize.remove_parametrizations, or leave the layer out by `where`"
         )
-    kind = next(kind for kind in get_args(StrictLayer) if isinstance(module, kind))
+    kind = next(kind for kind in (*RELAXED_FORMS.values(), *RELAXED_FORMS) if isinstance(module, kind))
     # Methods and properties that a subclass adds or overrides.
     own = [item for each in type(module).__mro__ if each not in kind.__mro__ for item in vars(each).items()]
     names = {name for name, value in own if callable(value) or hasattr(value, "__get__")}
@@ -248,12 +260,14 @@ def _check_plain(name: str, module: StrictLayer) -> None:
 
 
 def _relaxed(
-    name: str, strict: StrictLayer, parameters: dict[int, nn.Parameter], softening: SoftnessOptions
+    name: str, strict: Any, parameters: dict[int, nn.Parameter], radius: float | None, softening: SoftnessOptions
 ) -> Relaxed:
     """Return a relaxed layer with the weights of a trained strict one; its soft part is 0 unless given."""
     arguments: dict[str, Any] = {"bias": strict.bias is not None, **softening}
     # The strict layers of this package are instances of escnn's classes, too.
-    if not isinstance(strict, Linear):
+    if isinstance(strict, tuple(POINT_CONVOLUTIONS.values())):
+        arguments |= {**basis_arguments(strict), "domain_radius": radius}
+    elif not isinstance(strict, Linear):
         is_transposed = isinstance(strict, (R2ConvTransposed, R3ConvTransposed))
         arguments |= asdict((TransposedGeometry if is_transposed else ConvolutionGeometry).of(strict))
     elif "relax" in arguments:
@@ -266,131 +280,3 @@ def _relaxed(
         raise ValueError(f"{name}: {error}; `where` can leave the layer out") from error
     layer.take_strict_part(strict, parameters, softness)
     return layer.train(strict.training)
-
-
-# escnn's layer with the weights of each layer of this package.
-_ESCNN_FORMS: dict[type[nn.Module], Any] = {relaxed: strict for strict, relaxed in RELAXED_FORMS.items()}
-_GEOMETRY = ("kernel_size", "padding", "output_padding", "stride", "dilation", "padding_mode", "groups")
-# Arguments of ``R2Conv`` that shape its basis.
-_BASIS = ("sigma", "frequencies_cutoff", "rings", "maximum_offset", "basis_filter")
-# In float32 two samples of the same basis differ by less than this, samples of two bases by more.
-_SAME_BASIS = 1e-4
-
-
-@torch.no_grad()
-def to_escnn(network: nn.Module, **basis: Any) -> nn.Module:
-    """Return a copy of a hardened network in which escnn's own layers hold the weights and biases.
-
-    It computes what the network computed, in training and in eval mode, and needs nothing of this package. Its state
-    dict loads into the network that escnn's code builds with ``R2Conv`` in the same places, as built or in eval mode.
-
-    Args:
-        network: any module, a single layer too, of :func:`~escnn_relaxed.harden_network` or of layers with
-            ``relax=None``. Weights that layers share stay shared.
-        **basis: ``sigma``, ``frequencies_cutoff``, ``rings``, ``maximum_offset`` and ``basis_filter`` of layers that
-            were not built with ``R2Conv``'s defaults, since escnn keeps them in no layer.
-
-    Raises:
-        TypeError: for a network that is no module, or another keyword.
-        ValueError: for a network without a layer of this package, or with one that ``R2Conv`` cannot be: it is not
-            hardened, its strict part is no ``R2Conv``, or its basis has other arguments.
-
-    Example:
-        >>> from escnn import gspaces, nn
-        >>> from escnn_relaxed import RelaxedR2Conv, harden_network
-        >>> gspace = gspaces.rot2dOnR2(4)
-        >>> fields = nn.FieldType(gspace, [gspace.regular_repr])
-        >>> soft = nn.SequentialModule(RelaxedR2Conv(fields, fields, 3), nn.ReLU(fields))
-        >>> strict = to_escnn(harden_network(soft))
-        >>> fresh = nn.SequentialModule(nn.R2Conv(fields, fields, 3), nn.ReLU(fields))
-        >>> fresh.load_state_dict(strict.state_dict())
-        <All keys matched successfully>
-    """
-    check_keywords("to_escnn", basis, _BASIS, "beside network")
-    layers = {name or "network": layer for name, layer in relaxed_layers(network).items()}
-    for name, layer in layers.items():
-        _check_is_hardened(name, layer)
-    parameters = copied_parameters(layers.values())
-    strict = {id(layer): _as_escnn(name, layer, parameters, basis) for name, layer in layers.items()}
-    attributes = [(strict[id(layer)], _own_attributes(layer)) for layer in layers.values()]
-    return copy_network(network, {**strict, **parameters}, attributes)
-
-
-def _check_is_hardened(name: str, layer: Any) -> None:
-    """Raise a ``ValueError`` for a layer that escnn's layers cannot represent."""
-    if isinstance(layer, ReferenceField):
-        raise ValueError(f"{name} is a reference field, which escnn has not: harden_network takes out one that is 0")
-    if type(layer) not in _ESCNN_FORMS:
-        forms = ", ".join(kind.__name__ for kind in _ESCNN_FORMS)
-        raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn: make it one of {forms}")
-    if layer.expands_itself:
-        raise ValueError(f"{name} has an expand_parameters of its own, which escnn's layer does not have")
-    if layer.basisexpansion is None:
-        raise ValueError(f"{name} has a continuous kernel, which has no weights in escnn's basis")
-    if layer.relaxed_subgroups and not layer.is_hardened:
-        raise ValueError(f"{name} is not hardened, and escnn has no soft layer: harden_network makes it strict")
-    check_no_hooks(name, layer, "remove them, and register them on the result")
-
-
-def _as_escnn(name: str, layer: Any, parameters: dict[int, nn.Parameter], basis: Mapping[str, Any]) -> nn.Module:
-    """Return escnn's layer with the parameters, basis and precision of a layer."""
-    built = _with_the_same_basis(name, layer, basis)
-    strict = built.to(layer.weights)
-    for block, values in _bases(strict, layer):
-        block.sampled_basis.copy_(values)
-    strict.weights = parameters[id(layer.weights)]
-    if layer.bias is not None:
-        strict.bias = parameters[id(layer.bias)]
-        strict.bias_expansion.copy_(layer.bias_expansion.expansion)
-    # escnn builds these buffers when the mode changes; its state dict holds them in either mode.
-    filter_bank, bias = strict.expand_parameters()
-    (strict.matrix if isinstance(strict, Linear) else strict.filter).copy_(filter_bank)
-    if bias is not None and (not layer.training or bias.shape == strict.expanded_bias.shape):
-        # Of a transposed layer with groups escnn's buffer has a group's size as built, and its right size in eval mode.
-        strict.expanded_bias = bias
-    nn.Module.train(strict, layer.training)
-    return strict
-
-
-def _with_the_same_basis(name: str, layer: Any, basis: Mapping[str, Any]) -> Any:
-    """Return escnn's layer with the basis of a layer, built with default arguments or else with those given."""
-    build = _ESCNN_FORMS[type(layer)]
-    known = inspect.signature(build).parameters
-    arguments = {name: getattr(layer, name) for name in _GEOMETRY if name in known}
-    # Of a basis of its own, since a network may have loaded another one into that which layers share.
-    arguments |= {"bias": layer.bias is not None, "initialize": False, "recompute": True}
-    mismatch = "an empty basis"
-    for given in ({}, {key: value for key, value in basis.items() if key in known}):
-        try:
-            with as_escnn_builds():
-                built = build(layer.in_type, layer.out_type, **arguments, **given)
-        except ValueError as error:
-            if "basis for the steerable filter is empty" not in str(error):
-                raise
-            continue
-        if built.basisexpansion._weights_ranges == layer.basisexpansion._weights_ranges and all(
-            _holds_the_same_kernels(block.sampled_basis.to(values).flatten(1), values.flatten(1))
-            for block, values in _bases(built, layer)
-        ):
-            return built
-        mismatch = "another basis"
-    words = ", ".join(f"{key}={value!r}" for key, value in basis.items()) or "its default arguments"
-    ring = "" if layer.kernel_size != 2 else f" (rings=[{0.707 * layer.dilation:g}] and a cutoff of 1.0 in the plane)"
-    raise ValueError(
-        f"{name}: escnn's {build.__name__} has {mismatch} with {words}: give what {name} was built with, of "
-        f"{', '.join(_BASIS)}{ring}"
-    )
-
-
-def _holds_the_same_kernels(built: Tensor, own: Tensor) -> bool:
-    """Return whether two bases are equal or span the same kernels."""
-    if built.shape != own.shape:
-        return False
-    return bool((built - own).abs().max() < _SAME_BASIS) or change_of_basis(own, built) is not None
-
-
-def _bases(strict: Any, layer: Any) -> Iterator[tuple[Any, Tensor]]:
-    """Yield escnn's block for each pair of representations, with the layer's own basis of that pair."""
-    expansion = strict.basisexpansion
-    for pair, _, basis in layer.basisexpansion.by_pair():
-        yield getattr(expansion, f"block_expansion_{expansion._escape_pair(pair)}"), basis

@@ -18,11 +18,15 @@ from ..checks import check_module, warn_once
 from ..layer.reference_field import ReferenceField
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.relaxed_linear import RelaxedLinear
+from ..layer.relaxed_point_conv import PointConvolution, RelaxedR2PointConv, RelaxedR3PointConv
 from ..layer.relaxed_r2conv import RelaxedR2Conv, RelaxedR2ConvTransposed
 from ..layer.relaxed_r3conv import RelaxedR3Conv, RelaxedR3ConvTransposed
+from ..on_escnn.point_sampler import POINT_CONVOLUTIONS
 
 # The layer of this package in the place of each of escnn's.
-Relaxed: TypeAlias = RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv | RelaxedR3ConvTransposed | RelaxedLinear
+Relaxed: TypeAlias = (
+    RelaxedR2Conv | RelaxedR2ConvTransposed | RelaxedR3Conv | RelaxedR3ConvTransposed | RelaxedLinear | PointConvolution
+)
 RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
     R2Conv: RelaxedR2Conv,
     R2ConvTransposed: RelaxedR2ConvTransposed,
@@ -32,8 +36,12 @@ RELAXED_FORMS: dict[type[nn.Module], type[Relaxed]] = {
 }
 # What may be soft, and says how soft it is.
 Softened: TypeAlias = RelaxedLayer | ReferenceField
-# escnn's other layers with weights of their own, which have no soft form; some need torch_geometric to be there.
-_UNRELAXED = ("R3IcoConv", "R3IcoConvTransposed", "R2PointConv", "R3PointConv", "TensorProductModule")
+# escnn has these where torch_geometric is installed.
+for _axes, _relaxed in ((2, RelaxedR2PointConv), (3, RelaxedR3PointConv)):
+    if _axes in POINT_CONVOLUTIONS:
+        RELAXED_FORMS[POINT_CONVOLUTIONS[_axes]] = _relaxed
+# escnn's other layers with weights of their own, which have no soft form.
+_UNRELAXED = ("R3IcoConv", "R3IcoConvTransposed", "TensorProductModule")
 NO_SOFT_FORM: tuple[type[nn.Module], ...] = tuple(getattr(enn, name) for name in _UNRELAXED if hasattr(enn, name))
 # The names of escnn's layers that can be relaxed.
 RELAXABLE = "escnn.nn." + ", ".join(kind.__name__ for kind in RELAXED_FORMS)
@@ -89,13 +97,22 @@ def copied_parameters(convolutions: Iterable[Any], freeze: bool = False) -> dict
 @contextlib.contextmanager
 def in_eval_mode(network: nn.Module) -> Iterator[None]:
     """Put a network into eval mode in a ``with`` block; restore the mode of every module after it."""
-    modes = {module: module.training for module in network.modules()}
+    # By identity, since some modules of escnn's are equal where their values are.
+    modules = [network]
+    modes: dict[int, bool] = {}
+    for module in modules:
+        if id(module) not in modes:
+            modes[id(module)] = module.training
+            for part in module._modules.values():
+                if part is not None:
+                    modules.append(part)  # the loop above goes on with it
 
     def restore(module: nn.Module) -> None:
         # This also sets the modules inside, which therefore follow.
-        module.train(modes[module])
-        for part in module.children():
-            restore(part)
+        module.train(modes[id(module)])
+        for part in module._modules.values():
+            if part is not None:
+                restore(part)
 
     try:
         network.eval()

@@ -1,0 +1,68 @@
+"""Points off any grid: the edges of a cloud, their directions, and the points that stand for all of space.
+
+Runs without escnn.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .points import Array
+
+# Directions of the plane, for which sums of products of harmonics up to the 31st are exact.
+_DIRECTIONS = 32
+# The squares of the coordinates of a point of the sphere whose 48 images under the symmetries of the cube make a design
+# of strength 7: their means of polynomials up to that degree are those over the sphere.
+_DESIGN = np.roots([1, -1, 1 / 5, -1 / 105])
+# An edge below this length has no direction, as in escnn's bases.
+_NO_LENGTH = 1e-9
+
+
+def unit_directions(dimension: int) -> Array:
+    """Return directions that stand for all of the circle or the sphere, (n, d)."""
+    if dimension == 2:
+        angles = 2 * np.pi * np.arange(_DIRECTIONS) / _DIRECTIONS
+        return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    point = np.sqrt(_DESIGN.real)
+    orders = [point[list(order)] for order in itertools.permutations(range(3))]
+    return np.array([order * signs for order in orders for signs in itertools.product((1.0, -1.0), repeat=3)])
+
+
+def shells(radii: Sequence[float], dimension: int) -> Array:
+    """Return the points in all directions at some radii, (T, d); the origin once."""
+    along = unit_directions(dimension)
+    parts = [along * radius if radius > 0 else along[:1] * 0 for radius in dict.fromkeys(radii)]
+    return np.concatenate(parts)
+
+
+def edge_directions(offsets: Tensor) -> Tensor:
+    """Return d/|d| of offsets (E, d), 0 where there is no length, and no gradient there."""
+    squares = offsets.square().sum(-1, keepdim=True)
+    has_length = squares > _NO_LENGTH**2
+    return torch.where(has_length, offsets, 0) * torch.where(has_length, squares, 1).rsqrt()
+
+
+@cache
+def _powers(dimension: int, degree: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(itertools.combinations_with_replacement(range(dimension), degree))
+
+
+def monomials(directions: Tensor, degrees: Sequence[int]) -> Tensor:
+    """Return 1 and all products of so many coordinates of directions (E, d), for each degree, (E, 1 + n)."""
+    columns = [torch.ones_like(directions[:, :1])]
+    for degree in degrees:
+        if degree == 1:
+            columns.append(directions)
+            continue
+        factors = torch.tensor(_powers(directions.shape[1], degree), device=directions.device).unbind(1)
+        product = directions.index_select(1, factors[0])
+        for factor in factors[1:]:
+            product = product * directions.index_select(1, factor)
+        columns.append(product)
+    return torch.cat(columns, 1)
