@@ -90,7 +90,7 @@ html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "escnn_relaxed"},
     "navbar_align": "left",
-    "header_links_before_dropdown": 10,
+    "navbar_center": ["sections.html"],
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
@@ -102,10 +102,9 @@ if os.environ.get("ESCNN_RELAXED_SMOKE", "") not in ("", "0"):
     html_theme_options["announcement"] = (
         "A trial build: tutorials ran a few steps only, and their numbers mean nothing."
     )
-html_sidebars = {
-    page: []
-    for page in ("index", "install", "first-steps", "design", "changelog", "limits")
-}
+# There are no pages that only list others: the sidebar has all, the header the first page of each section.
+templates_path = ["_templates"]
+html_sidebars = {"index": [], "**": ["pages.html"]}
 html_context = {"default_mode": "auto"}
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
