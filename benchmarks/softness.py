@@ -2,7 +2,7 @@
 
     python -m benchmarks.softness
 
-Prints the figures of docs/concepts/mathematics.md and of "Samples of continuous groups" in docs/results/soft-part.md.
+Prints the figures of docs/concepts/mathematics.md and how far its samples of continuous groups are from many more.
 Takes a minute on one thread.
 """
 

@@ -44,7 +44,8 @@ try:
         relaxation_summary,
         robustness_report,
     )
-    from .network.conversion import harden_network, relax_network, to_escnn
+    from .network.back_to_escnn import to_escnn
+    from .network.conversion import harden_network, relax_network
     from .network.export import export_network
     from .network.gate import gate_softness
 except ModuleNotFoundError as error:

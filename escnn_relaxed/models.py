@@ -1,4 +1,4 @@
-"""The paper's residual network, on escnn's field types (docs/how-to/reproduce.md)."""
+"""The paper's residual network, on escnn's field types (docs/results/paper.md)."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_machine(command)
     report = commands.add_parser("report", help="write the tables from the results of runs")
     report.add_argument("results", type=Path, help="folder of runs, or of their log paper.jsonl alone")
-    report.add_argument("--output", type=Path, default=Path("docs/results/paper.md"))
+    report.add_argument("--output", type=Path, default=Path("benchmarks/results/paper.md"))
     return parser
 
 

@@ -14,6 +14,7 @@ import pytest
 from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
 
 ROOT = Path(__file__).parents[1]
+CLAIMS = Path(__file__).parent / "paper_by_sentence.md"
 DOCS, README, CONTRIBUTING = ROOT / "docs", ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 BLOCK = re.MULTILINE | re.DOTALL
@@ -77,7 +78,7 @@ def test_python_of_a_page_runs_and_prints_what_the_page_says(
         assert numbers[0] == pytest.approx(numbers[1], rel=0.1)
 
 
-@pytest.mark.parametrize("page", [README, CONTRIBUTING, *PAGES], ids=name_of)
+@pytest.mark.parametrize("page", [README, CONTRIBUTING, CLAIMS, *PAGES], ids=name_of)
 def test_page_leads_to_what_is_there_and_its_code_fits_the_column(page: Path) -> None:
     """Also files that are named in the text. No registry has the package. Figures have words too."""
     text = page.read_text(encoding="utf-8")
@@ -96,9 +97,9 @@ def test_page_leads_to_what_is_there_and_its_code_fits_the_column(page: Path) ->
     assert all((page.parent / file).exists() and len(alternative.split()) >= 8 for file, alternative in figures)
 
 
-def test_every_test_that_the_page_of_the_paper_names_is_there() -> None:
+def test_every_test_that_the_table_of_the_paper_names_is_there() -> None:
     """In the last column of its tables: files, and names with spaces for underscores."""
-    page = text_of("how-to", "paper-by-sentence.md")
+    page = CLAIMS.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (?!the paper \|).* \| .* \| (.*) \|$", page, re.MULTILINE)
     assert len(rows) > 40
     for row in rows:
@@ -159,7 +160,7 @@ def public_objects() -> Iterator[tuple[str, Any]]:
         package = importlib.import_module(module)
         if name not in getattr(package, "__all__", ()):
             yield f"{module}.{name}", getattr(package, name)
-    for name in re.findall(r"\.\. auto(?:method|property):: (\w+)", text_of("api", "layer.md") if PAGES else ""):
+    for name in re.findall(r"\.\. auto(?:method|property):: (\w+)", text_of("api", "layers.md") if PAGES else ""):
         layer = RelaxedR2Conv if hasattr(RelaxedR2Conv, name) else RelaxedR3Conv
         yield f"{layer.__name__}.{name}", getattr(layer, name)
 

@@ -1,7 +1,10 @@
 """Tables from results: means and errors by hand, published numbers beside ours."""
 
 import dataclasses
+import re
 from pathlib import Path
+
+import pytest
 
 from benchmarks.shared.run_log import Log
 from experiments.configuration import override
@@ -68,5 +71,15 @@ def test_runtimes_are_ratios_beside_the_papers_with_text_before_and_after(tmp_pa
 
 def test_the_committed_report_is_that_of_the_committed_results() -> None:
     root = Path(__file__).parents[1]
-    page = root / "docs" / "results" / "paper.md"
+    page = root / "benchmarks" / "results" / "paper.md"
     assert report(root / "benchmarks" / "results") == page.read_text(encoding="utf-8")
+
+
+def test_numbers_on_the_page_of_the_paper_are_those_of_the_report() -> None:
+    root = Path(__file__).parents[1]
+    page, tables = root / "docs" / "results" / "paper.md", root / "benchmarks" / "results" / "paper.md"
+    if not page.exists():
+        pytest.skip("no docs beside the tests")
+    numbers = set(re.findall(r"\d[\d.]* ± [\d.]*\d", page.read_text(encoding="utf-8")))
+    assert len(numbers) > 20
+    assert not [number for number in numbers if number not in tables.read_text(encoding="utf-8")]

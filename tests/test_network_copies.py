@@ -14,7 +14,7 @@ from torch import nn
 
 from escnn_relaxed import checks, harden_network, relax_network
 from escnn_relaxed.network import to_escnn
-from escnn_relaxed.network.conversion import _own_attributes
+from escnn_relaxed.network.conversion import own_attributes
 
 
 def there_and_back(network: nn.Module) -> nn.Module:
@@ -53,7 +53,7 @@ def test_attributes_of_a_layer_are_kept_as_copies(convert: Callable[[nn.Module],
 def test_layer_as_it_is_built_has_no_attribute_of_a_user(kind: str, bias: bool, mode: str) -> None:
     theirs, ours, place = KINDS[kind]
     for layer in (theirs(**place, bias=bias), ours(**place, bias=bias)):
-        assert _own_attributes(layer.train(mode == "train")) == {}
+        assert own_attributes(layer.train(mode == "train")) == {}
 
 
 class Closing(Scaled):

@@ -224,7 +224,7 @@ def test_each_forward_draws_where_a_kernel_is_random(always: bool) -> None:
 
 
 def test_the_pages_have_the_few_methods_that_a_kernel_of_a_user_may_need() -> None:
-    page, guide = ((DOCS / name).read_text() for name in ("api/kernel.md", "how-to/add-a-kernel.md"))
+    page, guide = ((DOCS / name).read_text() for name in ("api/kernels.md", "how-to/add-a-kernel.md"))
     of_kernel = page.split("autoclass:: escnn_relaxed.kernel.Kernel\n")[1].split("autoclass")[0]
     assert {*re.findall(r"automethod:: (\w+)", of_kernel)} == METHODS
     assert {*re.findall(r"^- `(\w+)` ", guide, re.MULTILINE)} >= METHODS

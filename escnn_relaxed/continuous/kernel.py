@@ -30,7 +30,7 @@ from .steering import SteeredAverage, sees_relative_element
 _RELATIVE = {"rotation": 0.3, "reflection": 1.0}
 _RELATIVE_IN_LOG = {"rotation": 1.0, "reflection": 1.0}
 # ω of the position for each pixel of the radius. A strict part learns more slowly with a lower one
-# (docs/results/soft-part.md).
+# (docs/concepts/mathematics.md, "The paper's kernel").
 _BANDWIDTH_PER_PIXEL = 0.12
 
 

@@ -1,4 +1,4 @@
-"""The start of a continuous kernel: its softness and the units of its weights (docs/results/soft-part.md)."""
+"""The start of a continuous kernel: its softness and the units of its weights."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def start_weights(
         reference = new_net().double()
     ranks = average.count_directions(features(reference, ()))
     if softness is not None and net.domain_weight is not None:
-        # Small domain weights start a layer nearly strict while ω′ keeps its meaning (docs/results/soft-part.md).
+        # Small domain weights start a layer nearly strict while ω′ keeps its meaning.
         scale = 0.1
         net.domain_weight.mul_(scale)
         for _ in range(6):

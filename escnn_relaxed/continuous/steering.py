@@ -28,7 +28,7 @@ from ..group.points import Array
 # Optimisers change every weight by about the same amount in each step. With features of unequal size that would be a
 # different step for each direction of the kernel, and layers with a right start would still learn slowly. So weights
 # multiply features that are centred, orthogonal and of unit energy on the grid at the start, by a linear map that is
-# fixed and saved with the layer (docs/results/soft-part.md).
+# fixed and saved with the layer.
 
 # Directions of an average that are smaller than this part of the largest are dropped.
 _SMALLEST = 0.1
