@@ -1,4 +1,4 @@
-"""Networks to copy, shown in docs/how-to/networks.md: a U-Net, a ResNet, a regression.
+"""Networks to copy, shown in docs/how-to/segmentation.md: a U-Net, a ResNet, a regression.
 
 Each takes plain tensors. ``relax=None`` makes a layer strict.
 """

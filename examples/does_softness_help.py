@@ -7,7 +7,7 @@ Strict layers end in group pooling, which is blind to the pose, or in a free hea
 sees it; or they have free biases, one for each channel, and group pooling. The soft ones end in group pooling.
 
 It needs scikit-learn. For your own data copy this file and change the part between the lines.
-docs/how-to/does-softness-help.md says how to read the table.
+docs/how-to/choose.md says how to read the table.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ def test_every_module_gets_its_own_mode_back_also_after_an_error() -> None:
 
 
 def test_state_of_a_relaxed_network_loads_into_what_escnn_builds() -> None:
-    """The line of docs/how-to/export.md, for a network with two cutoffs."""
+    """The line of docs/how-to/save-and-load.md, for a network with two cutoffs."""
 
     def build() -> enn.SequentialModule:
         kept = R2Conv(C4, C4, 5, frequencies_cutoff=low, sigma=[0.4, 0.5, 0.6])

@@ -1,4 +1,4 @@
-"""Measured equivariance for each element, angle and shift: relative errors (docs/how-to/measure-and-log.md)."""
+"""Measured equivariance for each element, angle and shift: relative errors (docs/how-to/train.md)."""
 
 from __future__ import annotations
 

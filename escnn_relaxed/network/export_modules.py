@@ -3,7 +3,7 @@
 escnn's ``export()`` drops the padding mode of ``R2Conv``, the output padding of transposed layers and the
 ``ceil_mode`` of pooling, makes float32 modules on the CPU whatever the dtype and device, and shares memory. A group
 pooling becomes a class of escnn's, a batch norm whose fields of a size are not side by side is refused, and most
-modules have no ``export()`` (docs/how-to/export.md lists them).
+modules have no ``export()`` (docs/how-to/save-and-load.md lists them).
 """
 
 from __future__ import annotations
