@@ -66,8 +66,8 @@ ENVIRONMENT = {
     "MATPLOTLIBRC": str(ROOT / "docs" / "matplotlibrc"),
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    # escnn says on import that it is missing, which only its 3D groups use.
-    "PYTHONWARNINGS": "ignore:`py3nj` package not found:UserWarning",
+    # Said on import: by escnn of what only its 3D groups use, by tqdm of its bars of progress.
+    "PYTHONWARNINGS": "ignore:`py3nj` package not found:UserWarning,ignore:IProgress not found",
 }
 
 
