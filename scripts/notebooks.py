@@ -56,13 +56,8 @@ if MISSING:
     %pip install -q {{MISSING}}
 """
 # What pip calls the package of each module that no line above installs.
-PACKAGES = {
-    **{"matplotlib": "matplotlib", "sklearn": "scikit-learn", "phi": "phiflow"},
-    **{"onnx": "onnx", "onnxruntime": "onnxruntime", "onnxscript": "onnxscript"},
-}
+PACKAGES = {"matplotlib": "matplotlib", "sklearn": "scikit-learn", "phi": "phiflow"}
 OF_THE_PACKAGE = ("torch", "numpy", "scipy", "escnn", "lie_learn", "escnn_relaxed")
-# What torch imports in a tutorial, and a process that it starts, by the number of the tutorial.
-IMPORTED_BY_OTHERS = {"4": ("onnx", "onnxruntime", "onnxscript")}
 TOOLS = re.compile(r"^from tools import (?:\([^)]*\)|.*)\n+", re.MULTILINE)
 # Links of a page to its notebook, and code of the tools, which a notebook has.
 OF_THE_PAGE = re.compile(r"^\{download\}[^\n]*\n+|^```\{literalinclude\}.*?^```\n*", re.MULTILINE | re.DOTALL)
@@ -71,8 +66,8 @@ ENVIRONMENT = {
     "MATPLOTLIBRC": str(ROOT / "docs" / "matplotlibrc"),
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    # escnn says on import that it is missing, which only its 3D groups use.
-    "PYTHONWARNINGS": "ignore:`py3nj` package not found:UserWarning",
+    # Said on import: by escnn of what only its 3D groups use, by tqdm of its bars of progress.
+    "PYTHONWARNINGS": "ignore:`py3nj` package not found:UserWarning,ignore:IProgress not found",
 }
 
 
@@ -92,7 +87,7 @@ def notebook_of(tutorial: Path) -> NotebookNode:
     for cell in notebook.cells:
         if "hide-input" in cell.metadata.get("tags", ()):
             cell.metadata["jupyter"] = {"source_hidden": True}
-    others = (imported(notebook) | set(IMPORTED_BY_OTHERS.get(tutorial.name[0], ()))) - set(OF_THE_PACKAGE)
+    others = imported(notebook) - set(OF_THE_PACKAGE)
     install = INSTALL.format(
         repository=REPOSITORY,
         package=json.dumps(OF_THE_PACKAGE),
