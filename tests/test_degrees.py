@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from escnn_relaxed import equivariance_error, robustness_report
 from escnn_relaxed.measure import symmetry_profile
-from escnn_relaxed.measure.measured_network import _radians
+from escnn_relaxed.measure.measured_network import radians_of
 
 LAYER = soft_regular_layer()
 QUARTER = math.pi / 2
@@ -73,6 +73,6 @@ def test_angles_and_what_reports_say_of_them_are_degrees() -> None:
     assert sorted(row.angle for row in profile.rows) == [0, 90, 90, 180, 180, 270, 270]
 
 
-def test_degrees_beyond_a_turn_in_radians_are_degrees() -> None:
+def test_degrees_beyond_a_turn_inradians_of_are_degrees() -> None:
     """Though they are near a multiple of 2.5° in radians."""
-    assert _radians(329.3) == math.radians(329.3)
+    assert radians_of(329.3) == math.radians(329.3)

@@ -13,7 +13,7 @@ from escnn.gspaces import GSpace0D, GSpace2D, GSpace3D
 from escnn.nn import EquivariantModule, FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from ..checks import FIBER_SUBGROUPS, check_number, check_sequence, check_size, check_subgroups, warn
+from ..checks import FIBER_SUBGROUPS, WHOLE_GROUP, check_number, check_sequence, check_size, check_subgroups, warn
 from ..checks import ordered_subgroups as ordered
 from ..group.domain import Domain
 from ..group.exact_constants import follow
@@ -309,11 +309,15 @@ class ReferenceField(EquivariantModule):
     @hardened.setter
     def hardened(self, names: Sequence[str]) -> None:
         given = check_sequence("hardened", names, "names of subgroups")
-        self._hardened = ordered(check_subgroups(given)) if given else ()
+        self._hardened = self.own_subgroups(given) if given else ()
+
+    def own_subgroups(self, *names: str | Collection[str]) -> tuple[str, ...]:
+        """Return checked names of subgroups, all where none is given, in order."""
+        return ordered([name for name in check_subgroups(*names) if name != WHOLE_GROUP])
 
     def harden(self, *subgroups: str | Collection[str]) -> None:
         """Replace v by its mean over the named subgroups, or all: of a vector that rotations turn, this is 0."""
-        self._hardened = ordered(self._hardened, check_subgroups(*subgroups))
+        self._hardened = ordered(self._hardened, self.own_subgroups(*subgroups))
 
     @property
     def is_nothing(self) -> bool:
