@@ -189,8 +189,10 @@ def test_the_report_writes_the_results_the_page_and_the_figure(tmp_path: Path) -
     # At the time at which R2Conv has ended the second round has not.
     assert grouped(rows_of([log]))["digits", "C8", 1000, "upright"].ways["Conv2d"][0]["at equal time"] == 80
     # Student's t of three seeds asks for 4.3 standard errors.
-    upright = "91.0 | **94.3** | 95.7 | +1.33 ± 0.33, undecided (3)"
+    upright = "91.0 | **94.3** | 95.7 | +1.33 ± 0.33 ○ (3)"
     assert f"| digits with C8, 1,000 images, upright | {upright} |" in text
+    # Of equal seeds, soft layers less each way.
+    assert "| 1,000, upright | 91.0 ▲ (3) | 94.3 ○ (3) | – | 95.7 |" in text
     assert figure.stat().st_size > 10_000
     # The file alone gives the same page.
     report.update([], table, [page], figure)

@@ -1,4 +1,4 @@
-"""Bring the two pages of accuracies and their figure up to date with what runs have left.
+"""Bring the page of accuracies, all tables and their figure up to date with what runs have left.
 
     python -m benchmarks.symmetry.report [--log FILE.jsonl …]
 
@@ -27,9 +27,11 @@ from benchmarks.symmetry.tasks import CELLS
 Results = Mapping[tuple[str, str, int, str], Part]
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "symmetry" / "runs.csv"
-PAGES = tuple(ROOT / "docs" / "results" / name for name in ("accuracy.md", "accuracy-tables.md"))
-FIGURE = ROOT / "docs" / "images" / "gains.png"
+PAGES = (ROOT / "docs" / "results" / "accuracy.md", RESULTS.with_name("tables.md"))
+FIGURE = RESULTS.with_name("gains.png")
 SOFT = "RelaxedR2Conv"
+# The ways of the page of accuracies by their short names, soft layers last.
+SHORT = {"strict": "R2Conv", "free head": "R2Conv, free head", "free biases": "R2Conv, free biases", "soft": SOFT}
 MAIN_TABLES = (("digits", "C8", 1000), ("digits", "D4", 1000))
 # Where the symmetry is broken → the way that breaks it there.
 PLACES = {
@@ -61,7 +63,7 @@ COLUMNS = (
     ("smoke", "C4", 5, "level 9"),
     *(("digits", "C8", 1000, pose) for pose in ("upright", "within 60°", "turned")),
 )
-# The largest gains of an axis, of the data as they are and of data turned later, in points of error or of accuracy.
+# The largest gains of an axis, of the data as they are and of rotated copies, in points of error or of accuracy.
 LARGEST = {"error": (2.5, 6.0), "accuracy": (6.0, 60.0)}
 FONT = 10
 FEWEST_SEEDS = 3
@@ -70,13 +72,18 @@ FEWEST_SEEDS = 3
 def blocks_of(results: Results) -> dict[str, str]:
     """Return the text of each block of the pages by its name."""
     parts = list(results.values())
+    digits = [part for part in parts if (part.task, part.group) == ("digits", "C8")]
+    smoke = [part for part in parts if part.is_forecast]
     return {
+        "digits": _beside(digits, "accuracy"),
+        "rotated digits": _beside(digits, "turned"),
+        "smoke": _beside(smoke, "error", "turned"),
         "verdicts": _verdicts(parts, HEADS, SOFT),
         "biases": _verdicts(parts, ("R2Conv, free biases",), SOFT, "RelaxedR2Conv, free biases"),
         "fields": _fields(parts),
         "classes": _classes(parts),
         "places": _places(parts),
-        "all": "\n\n".join(f"::::{{dropdown}} {name}\n\n{text}\n\n::::" for name, text in tables(parts).items()),
+        "all": "\n\n".join(f"### {name}\n\n{text}" for name, text in tables(parts).items()),
         "missing": _missing(results),
     }
 
@@ -87,10 +94,25 @@ def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
     return pattern.sub(lambda match: f"{match[1]}{blocks[match[2]]}\n{match[3]}", page)
 
 
+def _beside(parts: Sequence[Part], *scores: str) -> str:
+    """Return the means of simple ways and of soft layers, and how soft layers compare with each in equal seeds."""
+    rows = []
+    for part in (some for some in parts if SOFT in some.ways):
+        title = f"{part.task}, {part.title}" if part.is_forecast else f"{part.images:,}, {part.title}"
+        for score in scores:
+            cells = []
+            for way in SHORT.values():
+                of, gains = part.values(way, score), [] if way == SOFT else part.gains(way, score, (SOFT,))
+                mean = f"{fmean(of):.{1 + part.is_forecast}f}" if of else "–"
+                cells.append(mean + (f" {_mark([-gain for gain in gains])} ({len(gains)})" if gains else ""))
+            rows.append([title + (", rotated films" if score == "turned" and part.is_forecast else ""), *cells])
+    return table(["task" if "error" in scores else "images", *SHORT], rows)
+
+
 def _verdicts(parts: Sequence[Part], baselines: Sequence[str], *ways: str) -> str:
     """Return scores and gains over the best baseline, as they are and turned, of the seeds that all ways have."""
     found, shown = [], (*baselines, *ways)
-    for name in ("as they are", "turned later"):
+    for name in ("as they are", "on rotated copies"):
         rows = []
         for part in (whole.among(shown) for whole in parts):
             score = part.score if name == "as they are" else "turned"
@@ -106,11 +128,17 @@ def _verdicts(parts: Sequence[Part], baselines: Sequence[str], *ways: str) -> st
 
 
 def _verdict(found: Sequence[float]) -> str:
-    """Return a gain, and whether its interval of 95 %, by Student's t, is above 0, below it, or holds it."""
-    word = "undecided"
-    if len(found) >= FEWEST_SEEDS and abs(fmean(found)) > t.ppf(0.975, len(found) - 1) * sem(found):
-        word = "ahead" if fmean(found) > 0 else "behind"
-    return f"{signed(cell(found, len(found)))}, {word} ({len(found)})" if found else "–"
+    """Return a gain, its mark and its number of seeds."""
+    return f"{signed(cell(found, len(found)))} {_mark(found)} ({len(found)})" if found else "–"
+
+
+def _mark(found: Sequence[float]) -> str:
+    """Return whether the interval of 95 % of gains, by Student's t, is above 0, below it, or holds it."""
+    if len(found) < FEWEST_SEEDS:
+        return "–"
+    if abs(fmean(found)) > t.ppf(0.975, len(found) - 1) * sem(found):
+        return "▲" if fmean(found) > 0 else "▼"
+    return "○"
 
 
 def _fields(parts: Sequence[Part]) -> str:
@@ -122,7 +150,7 @@ def _fields(parts: Sequence[Part]) -> str:
             cells = (cell(part.values(way, name), len(by_seed)) for name in ("rollout", "turned", "change"))
             error = cell(part.values(way, "error"), 0)
             rows.append([f"{part.task}, {part.title}", f"`{way}`", parameters, error, *cells])
-    header = ("task", "way", "parameters", "next frame, %", "ten frames, %", "turned films, %", "change, %")
+    header = ("task", "way", "parameters", "next frame, %", "ten frames, %", "rotated films, %", "change, %")
     return table(header, rows)
 
 
@@ -132,7 +160,7 @@ def _classes(parts: Sequence[Part]) -> str:
     for task, group, images in MAIN_TABLES:
         some = [part for part in parts if (part.task, part.group, part.images) == (task, group, images)]
         ways = dict.fromkeys(way for part in some for way, runs in part.ways.items() if len(runs) >= FEWEST_SEEDS)
-        for score, title in {"accuracy": "as they are", "turned": "turned later"}.items() if ways else ():
+        for score, title in {"accuracy": "as they are", "turned": "on rotated copies"}.items() if ways else ():
             rows = [[f"`{way}`", *(cell(part.values(way, score), 0) for part in some)] for way in ways]
             found.append(table([f"{group}, {images:,} images, {title}", *(part.title for part in some)], rows))
     return "\n\n".join(found) or "Nothing has been run."
@@ -169,7 +197,7 @@ def _full(part: Part) -> str:
         cells += [cell(part.values(way, "at equal time"), seeds), f"{first['parameters']:,.0f}"]
         cells.append(f"{first['rate']:g}" + (f", {first['setting']}" if first.get("setting") else ""))
         rows.append([*cells, *(f"{median(part.values(way, name)):.0f}" for name in ("epochs", "seconds"))])
-    names = (part.score, "gain", "turned", agreement, "worst", "averaged", "equal time")
+    names = (part.score, "gain", "rotated", agreement, "worst", "averaged", "equal time")
     return table(["", *names, "parameters", "rate", "epochs", "seconds"], rows)
 
 
@@ -187,7 +215,7 @@ def _missing(results: Results) -> str:
 
 
 def draw(results: Results, path: Path) -> None:
-    """Draw a column for each pose: gains on the data as they are above, on data turned later below, over a head."""
+    """Draw a column for each pose: gains on the data as they are above, on rotated copies below, over a head."""
     parts = [results[key] for key in COLUMNS if key in results and results[key].best(results[key].score)]
     names = [way for way in COLOURS if any(way in part.ways for part in parts)]
     columns, size = max(len(parts), 1), (9.0, 2.0 + 0.44 * max(len(names), 1))
@@ -197,7 +225,7 @@ def draw(results: Results, path: Path) -> None:
             _draw_panel(axes, names, {way: part.gains(way, score) for way in names}, largest)
             axes.set_xlabel(f"0: {part.best(score)}", fontsize=FONT)
         pair[0].set_title(f"{part.task}, {part.group}\n{part.title}", fontsize=FONT + 1)
-    for axes, text in zip(grid[:, 0], ("data as they are", "turned later"), strict=True):
+    for axes, text in zip(grid[:, 0], ("data as they are", "on rotated copies"), strict=True):
         axes.set_ylabel(text, fontsize=FONT + 1)
     figure.supxlabel("gain in points: more accuracy on digits, less error on smoke", fontsize=FONT)
     path.parent.mkdir(parents=True, exist_ok=True)
