@@ -75,7 +75,7 @@ def accuracy_by_epoch() -> Figure:
 
 
 def tradeoff() -> Figure:
-    """Upright digits: accuracy as they are against that on turned copies, a line for each kind of network."""
+    """Upright digits: accuracy on upright images against that on rotated copies, a line for each kind of network."""
     scores: dict[str, list[dict[str, float]]] = {}
     for line in (RESULTS / "symmetry" / "tradeoff.jsonl").read_text().splitlines():
         run = json.loads(line)
@@ -137,8 +137,8 @@ def tradeoff() -> Figure:
         axes.plot(x, y, "x", color=SOFT)
         look = {"textcoords": "offset points", "va": "center", "color": SOFT}
         axes.annotate(words, (x, y), (7, 0), fontsize=FONT - 2, **look)
-    axes.set_xlabel("right on copies turned after training, %", fontsize=FONT)
-    axes.set_ylabel("right as they are, %", fontsize=FONT)
+    axes.set_xlabel("accuracy on rotated copies, %", fontsize=FONT)
+    axes.set_ylabel("accuracy on upright images, %", fontsize=FONT)
     axes.set(xlim=(22, 98), ylim=(93, 98.2))
     axes.legend(frameon=False, fontsize=FONT - 1, loc="lower left")
     return figure

@@ -1,6 +1,7 @@
 """The accuracy benchmark: networks break the symmetry that their way says, and what is planned is what is run."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from benchmarks.shared.run_log import Log
 from benchmarks.shared.turns import ELEMENTS, Element, turned
 from escnn_relaxed import RelaxedR2Conv
 
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "accuracy.md"
 SYMMETRIC = ("strict", "constant scalar", "annealed", "canonical")
 
 
@@ -280,6 +282,21 @@ def test_the_plan_has_at_most_450_runs_each_once(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out == "3 runs of the test, 0 in the log\n"
     assert sum(cell.way == "annealed" and cell.seed == 1000 for cell in cells) == 4
     assert len([cell for cell in cells if cell.task == WITH_FLAG]) == 8 * 5
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="no docs beside the tests")
+def test_the_page_has_the_best_trial_of_each_way_in_the_log() -> None:
+    """In the order of the ways, strict first."""
+    trials = report.choice_table(Log(command.LOG))
+    for column, task in enumerate(("digits within 60°, 300 images", "smoke level 9"), 1):
+        best = dict(re.findall(rf"^\| {task} \| (.*?) \|.*\| \*\*(.*)\*\* \|$", trials, re.MULTILINE))
+        rows = re.search(r"^\| way \|.*\n\|[-:|]*\n((?:\|.*\n)*)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+        assert rows
+        shown = [row.split(" | ")[column].strip("*| ") for row in rows[1].splitlines()]
+        wanted = [best.get(way, "–") for way in WAYS if way != "penalty"]
+        assert [text == "–" for text in shown] == [text == "–" for text in wanted]
+        numbers = [[float(text) for text in some if text != "–"] for some in (shown, wanted)]
+        assert numbers[0] == pytest.approx(numbers[1], abs=0.0501)
 
 
 def test_gains_are_paired_and_marked_after_the_correction(tmp_path: Path) -> None:
