@@ -224,7 +224,7 @@ class RelaxedR2PointConv(PointConvolution):
         K(d; x) = K_{\mathrm{strict}}(d) \odot \bigl(1 + f_G(c, d)\bigr) \odot \bigl(1 + f_T(c; x)\bigr)
 
     K_strict is a kernel in ``R2PointConv``'s own basis, with its weights. f_G depends on the absolute group element of
-    the output channel c and on the direction d/|d| of the edge, f_T on the position of the node in units of
+    the output channel c and on the direction of the edge, f_T on the position of the node in units of
     ``domain_radius``; their means are 0. With ``relax=None`` the layer is ``R2PointConv``, and state dicts of
     ``R2PointConv`` load. escnn's class, and so this one, needs torch_geometric: ``pip install
     'escnn_relaxed[points]'``.
