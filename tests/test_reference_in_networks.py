@@ -407,7 +407,7 @@ def test_candidates_are_checked() -> None:
     [
         ({"reference": 3}, TypeError, "reference must be 'input' or the name of a layer"),
         ({"reference": "1"}, ValueError, r"reference must be 'input' or the name of one of \['0', '2'\]"),
-        ({"reference": "input", "where": lambda name, layer: True}, ValueError, "where must be left out"),
+        ({"reference": "input", "where": callable}, ValueError, "where must be left out"),
         ({"reference": "input", "freeze": True}, ValueError, "freeze must be left out"),
         ({"reference": "input", "samples": 4}, ValueError, "samples must be left out"),
         ({"reference": "input", "positions": True}, TypeError, "relax_network has no argument 'positions'"),
