@@ -218,7 +218,9 @@ class Pointing:
             held = [self.is_fixed(vector, element) for element in sample.elements]
             count = sum(held)
             return f"{count} of the cube's {len(held)} symmetries" if count > 1 else "nothing"
-        words = f"turns about {axis_in_words(still[0])}"
+        # An axis has no sign, and that of an SVD is another one with another NumPy.
+        axis = still[0] * np.sign(next(part for part in still[0] if abs(part) > _ROUNDING))
+        words = f"turns about {axis_in_words(axis)}"
         normal = np.cross(still[0], np.eye(3)[np.abs(still[0]).argmin()])
         normal /= np.linalg.norm(normal)
         mirror = element_with_action(self.space, np.eye(3) - 2 * np.outer(normal, normal))
