@@ -221,7 +221,7 @@ class PointKernel(TiedKernel):
             else:
                 messages = torch.addcmul(messages, strict, f)
         if self.input_modulation is not None:
-            # Here f is of pairs of channels here, so that the products with the features cannot be shared.
+            # Here f is of pairs of channels, so that the products with the features cannot be shared.
             f = _weighted([(c, self._of_pairs(names)) for names, c in soft.items()])
             messages = messages + torch.einsum("eoi,ei->eo", self.basis.at(weights, offsets) * f, features)
         return messages, of_mean

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -14,7 +13,6 @@ from torch.nn.utils import parametrize
 from typing_extensions import Unpack
 
 from ..checks import check_bool, check_callable, check_module, check_no_hooks, check_subgroups, warn_once
-from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..layer.arguments import check_keywords, check_softness
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.softness_options import DEFAULTS, SoftnessOptions
@@ -28,6 +26,8 @@ from .relaxed_layers import (
     Relaxed,
     copied_parameters,
     copy_network,
+    geometry_of,
+    relaxed_form,
     relaxed_layers,
 )
 
@@ -218,12 +218,12 @@ _OF_ESCNN |= {"_basissampler", "aggr_module"}
 _OF_BUILT = {"in_type", "out_type", "space", "d", "kernel_size", "stride", "padding", "output_padding", "padding_mode"}
 _OF_BUILT |= {"dilation", "groups", "geometry", "hardened", "_hardened", "gates", "_memo", "_sigma", "_rings"}
 _OF_BUILT |= {"_maximum_frequency", "_reversed_padding_repeated_twice", *vars(nn.Module())}
-_OF_BUILT |= attributes_of_message_passing()
 
 
 def own_attributes(layer: nn.Module) -> dict[str, Any]:
     """Return the attributes that a user has set on a layer, except tensors, modules and methods."""
-    return {name: value for name, value in vars(layer).items() if name not in _OF_BUILT | _OF_ESCNN}
+    known = _OF_BUILT | _OF_ESCNN | attributes_of_message_passing()
+    return {name: value for name, value in vars(layer).items() if name not in known}
 
 
 def _check_names(name: str, attributes: Mapping[str, Any], kind: type[nn.Module]) -> None:
@@ -267,13 +267,12 @@ def _relaxed(
     # The strict layers of this package are instances of escnn's classes, too.
     if isinstance(strict, tuple(POINT_CONVOLUTIONS.values())):
         arguments |= {**basis_arguments(strict), "domain_radius": radius}
-    elif not isinstance(strict, Linear):
-        is_transposed = isinstance(strict, (R2ConvTransposed, R3ConvTransposed))
-        arguments |= asdict((TransposedGeometry if is_transposed else ConvolutionGeometry).of(strict))
-    elif "relax" in arguments:
+    else:
+        arguments |= geometry_of(strict)
+    if isinstance(strict, Linear) and "relax" in arguments:
         arguments["relax"] = _without_translation(arguments["relax"])
     softness = check_softness(arguments.pop("initial_softness", None) or 0.0)
-    build = next(relaxed for kind, relaxed in RELAXED_FORMS.items() if isinstance(strict, kind))
+    build: Any = relaxed_form(strict)
     try:
         layer = build(strict.in_type, strict.out_type, **arguments).to(strict.weights)
     except ValueError as error:

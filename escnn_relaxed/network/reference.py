@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from escnn.nn import (
     EquivariantModule,
     FieldType,
-    Linear,
     R2ConvTransposed,
     R3ConvTransposed,
     SequentialModule,
 )
 from torch import nn
 
-from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..layer.reference_field import ReferenceField
 from ..layer.referenced_layer import ReferencedLayer
 from ..layer.relaxed_layer import RelaxedLayer
-from .relaxed_layers import NO_SOFT_FORM, RELAXABLE, RELAXED_FORMS
+from .relaxed_layers import NO_SOFT_FORM, RELAXABLE, RELAXED_FORMS, geometry_of, relaxed_form
 
 # Before the first layer.
 INPUT = "input"
@@ -78,15 +75,6 @@ def with_reference(network: nn.Module, name: str) -> nn.Module:
     return _replaced(network, {id(layer): _referenced(name, layer, reference).train(layer.training)})
 
 
-def geometry_of(layer: Any) -> dict[str, Any]:
-    """Return the geometry of a convolution, or its adjoint, as arguments; nothing of a linear map."""
-    if isinstance(layer, Linear):
-        return {}
-    is_transposed = isinstance(layer, R2ConvTransposed | R3ConvTransposed)
-    geometry: Any = (TransposedGeometry if is_transposed else ConvolutionGeometry).of(layer)
-    return asdict(geometry)
-
-
 def _referenced(name: str, layer: Any, reference: ReferenceField) -> ReferencedLayer:
     """Return a layer with a reference field and a strict layer of it, whose weights are drawn."""
     geometry = geometry_of(layer)
@@ -98,7 +86,7 @@ def _referenced(name: str, layer: Any, reference: ReferenceField) -> ReferencedL
             f"reference: {name or 'network'} gives {layer.out_type}, to which no constant field of "
             f"{reference.reference_type} can be mapped, so that one before it would do nothing: name another layer"
         )
-    build = next(relaxed for kind, relaxed in RELAXED_FORMS.items() if isinstance(layer, kind))
+    build: Any = relaxed_form(layer)
     of_reference: Any = build(reference.reference_type, layer.out_type, bias=False, relax=None, **geometry)
     return ReferencedLayer(layer, reference, of_reference.to(reference.vector))
 
@@ -141,14 +129,14 @@ def _fold(sequence: nn.Module) -> None:
 @torch.no_grad()
 def _of_features(field: ReferenceField, layer: Any) -> nn.Module | None:
     """Return a strict layer of a field and features as one of the features alone; None where this cannot be."""
-    kind = next((kind for kind in RELAXED_FORMS if isinstance(layer, kind)), None)
+    build: Any = relaxed_form(layer)
     is_soft = isinstance(layer, RelaxedLayer) and (layer.relaxed_subgroups or layer.hardened or layer.relaxed_by)
-    if kind is None or is_soft or layer.in_type != field.out_type or layer.basisexpansion is None:
+    if build is None or is_soft or layer.in_type != field.out_type or layer.basisexpansion is None:
         return None
     geometry = geometry_of(layer)
     if geometry.get("groups", 1) > 1:
         return None
-    built: Any = RELAXED_FORMS[kind](
+    built: Any = build(
         field.in_type, layer.out_type, bias=layer.bias is not None, relax=None, initialize=False, **geometry
     )
     built = built.to(layer.weights).train(layer.training)

@@ -8,6 +8,7 @@ import sys
 import types
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from escnn import nn as enn
@@ -15,6 +16,7 @@ from escnn.nn import GeometricTensor, Linear, R2Conv, R2ConvTransposed, R3Conv, 
 from torch import Tensor, nn
 
 from ..checks import check_module, warn_once
+from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..layer.reference_field import ReferenceField
 from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.relaxed_linear import RelaxedLinear
@@ -45,6 +47,20 @@ _UNRELAXED = ("R3IcoConv", "R3IcoConvTransposed", "TensorProductModule")
 NO_SOFT_FORM: tuple[type[nn.Module], ...] = tuple(getattr(enn, name) for name in _UNRELAXED if hasattr(enn, name))
 # The names of escnn's layers that can be relaxed.
 RELAXABLE = "escnn.nn." + ", ".join(kind.__name__ for kind in RELAXED_FORMS)
+
+
+def relaxed_form(layer: nn.Module) -> type[Relaxed] | None:
+    """Return the class of this package that replaces the class of a layer; None where there is none."""
+    return next((relaxed for kind, relaxed in RELAXED_FORMS.items() if isinstance(layer, kind)), None)
+
+
+def geometry_of(layer: Any) -> dict[str, Any]:
+    """Return the geometry of a convolution, or its adjoint, as arguments; nothing of a linear map."""
+    if isinstance(layer, Linear):
+        return {}
+    is_transposed = isinstance(layer, R2ConvTransposed | R3ConvTransposed)
+    geometry: Any = (TransposedGeometry if is_transposed else ConvolutionGeometry).of(layer)
+    return asdict(geometry)
 
 
 def relaxed_layers(network: nn.Module) -> dict[str, Softened]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ POINT_CONVOLUTIONS: dict[int, Any] = {
 OF_BASIS = ("_rings", "_sigma", "_maximum_frequency")
 
 
+@functools.cache
 def attributes_of_message_passing() -> frozenset[str]:
     """Return the names of the attributes that torch_geometric's base class puts on escnn's layers."""
     if not POINT_CONVOLUTIONS:
