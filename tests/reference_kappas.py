@@ -149,7 +149,13 @@ class TiedKappa:
 
             self.by_position = Modulation(fields, elements, torch.stack(values), self.taps, 1, has_sides)
             self.by_position.take(vectors.pop(0))
+        self._take_of_elements(vectors, reference)
+
+    def _take_of_elements(self, vectors: list[Tensor], reference: dict[str, Tensor]) -> None:
+        """Take the weights of m_G, of rows and of columns, which are all that is left of the layer's."""
+        fields, elements = self.types[1].representations, self.elements
         if vectors:
+            numbers = range(len(elements.elements))
             values = torch.stack([self._of_element(n, reference) for n in numbers], 1)[None]
             self.by_element = Modulation(fields, elements, values, self.taps, 4)
             self.by_element.take(vectors.pop(0) if self.by_element.count else torch.zeros(0))

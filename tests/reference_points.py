@@ -42,16 +42,7 @@ class PointOracle(TiedKappa):
             values = [torch.stack([self._of_position(n, x, side, reference) for n in numbers], 1) for x in pixels]
             self.by_position = Modulation(fields, elements, torch.stack(values))
             self.by_position.take(vectors.pop(0))
-        if vectors:
-            values = torch.stack([self._of_element(n, reference) for n in numbers], 1)[None]
-            self.by_element = Modulation(fields, elements, values, self.taps, 4)
-            self.by_element.take(vectors.pop(0) if self.by_element.count else torch.zeros(0))
-        if vectors:
-            rigid = [number for number, field in enumerate(fields) if not self.by_element.functions[field]]
-            for number, weights in zip(rigid, vectors.pop(0).view(len(rigid), -1), strict=True):
-                self.by_input[number] = Modulation(self.types[0].representations, elements, values)
-                self.by_input[number].take(weights)
-        assert not vectors, "weights that no function has"
+        self._take_of_elements(vectors, reference)
 
     def cloud(self, features: Tensor, coordinates: Tensor, edges: list[tuple[int, int]]) -> Tensor:
         """The output of the layer."""

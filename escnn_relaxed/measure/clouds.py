@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from escnn.group import GroupElement
 from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 
-from ..checks import check_callable, check_number, check_sequence
+from ..checks import check_number, check_sequence
 from ..layer.arguments import check_field_type
 from ..layer.relaxed_point_conv import PointConvolution
 from ..on_escnn.point_sampler import POINT_CONVOLUTIONS
 from .forward_probe import ModuleOutput, Output, outputs
-from .isometry import Isometry, PixelGrid, isometries_of, on_fibers, rotation
-from .measured_network import Data, MeasuredNetwork, Pass, Shifts, check_layers, input_type_of, radians_of
+from .isometry import Isometry, PixelGrid, on_fibers
+from .measured_network import Data, MeasuredNetwork, Pass, check_layers, input_type_of
 
 _NO_PIXELS = PixelGrid((), (), ())
 
@@ -36,6 +35,8 @@ class _CloudPass(Pass):
 class MeasuredCloud(MeasuredNetwork):
     """A network, a cloud with edges for it, and the names of the modules whose outputs are looked at."""
 
+    _shifts = "tuples of numbers"
+
     def __init__(
         self,
         module: nn.Module,
@@ -45,9 +46,7 @@ class MeasuredCloud(MeasuredNetwork):
         output: Output = None,
     ) -> None:
         check_layers(module, layers)
-        if output is not None:
-            check_callable("output", output)
-        self._module, self._layers, self._output = module, tuple(layers), output
+        self._look_at(module, layers, output)
         cloud = data[0]
         if not cloud.tensor.numel():
             raise ValueError(f"data must have a node, got a cloud {tuple(cloud.tensor.shape)}")
@@ -60,21 +59,13 @@ class MeasuredCloud(MeasuredNetwork):
         """Return that every isometry brings points to points."""
         return True
 
-    def isometries(
-        self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
-    ) -> list[Isometry]:
-        """Return the isometries that are asked for, checked."""
+    def _shift(self, steps: Any) -> Isometry:
         axes = self.space.dimensionality
-        isometries = isometries_of(self.space, elements)
-        for angle in check_sequence("angles", angles, "numbers in degrees"):
-            isometries.append(rotation(radians_of(angle), axes))
-        for given in check_sequence("shifts", shifts, "tuples of numbers"):
-            steps = [check_number("shifts", step) for step in check_sequence("shifts", given, "tuples of numbers")]
-            if len(steps) != axes:
-                raise ValueError(f"shifts of a cloud must be {axes} numbers (x, y, …), got {given!r}")
-            name = f"shift {', '.join(f'{step:g}' for step in steps)}"
-            isometries.append(Isometry(name, "translation", np.eye(axes), np.array(steps)))
-        return isometries
+        numbers = [check_number("shifts", step) for step in check_sequence("shifts", steps, self._shifts)]
+        if len(numbers) != axes:
+            raise ValueError(f"shifts of a cloud must be {axes} numbers (x, y, …), got {steps!r}")
+        name = f"shift {', '.join(f'{step:g}' for step in numbers)}"
+        return Isometry(name, "translation", np.eye(axes), np.array(numbers))
 
     @cached_property
     def whole(self) -> dict[str, ModuleOutput]:

@@ -84,6 +84,8 @@ class Pass:
 class MeasuredNetwork:
     """A network, an input for it, and the names of the modules to measure; to be used in eval mode."""
 
+    _shifts = "tuples of pixels"
+
     def __init__(
         self,
         module: Any,
@@ -98,9 +100,7 @@ class MeasuredNetwork:
         is_given = input_size is not None, data is not None
         if all(is_given):
             raise ValueError(f"give input_size or data, one of them; got input_size={input_size!r}")
-        if output is not None:
-            check_callable("output", output)
-        self._module, self._layers, self._output = module, tuple(layers), output
+        self._look_at(module, layers, output)
         images, *others = data if isinstance(data, tuple) and data else (data,)
         is_wrapped = isinstance(images, GeometricTensor)
         self._in_type = input_type_of(
@@ -123,6 +123,12 @@ class MeasuredNetwork:
         self._image = PixelGrid.of_image(*white.shape[2:])
         self._white, self._smooth = [first, *further], [replace(first, value=smooth), *further]
 
+    def _look_at(self, module: nn.Module, layers: Sequence[str], output: Output) -> None:
+        """Take the network, and the modules inside whose outputs are measured."""
+        if output is not None:
+            check_callable("output", output)
+        self._module, self._layers, self._output = module, tuple(layers), output
+
     def isometries(
         self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
     ) -> list[Isometry]:
@@ -135,7 +141,7 @@ class MeasuredNetwork:
             )
         for angle in check_sequence("angles", angles, "numbers in degrees"):
             isometries.append(rotation(radians_of(angle), self.space.dimensionality))
-        return isometries + [self._shift(pair) for pair in check_sequence("shifts", shifts, "tuples of pixels")]
+        return isometries + [self._shift(pair) for pair in check_sequence("shifts", shifts, self._shifts)]
 
     def passes(
         self, elements: Sequence[GroupElement] | None, angles: Sequence[float], shifts: Shifts
