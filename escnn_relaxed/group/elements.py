@@ -157,6 +157,13 @@ def rotation_matrix(angle: float) -> Array:
     return np.array([[cosine, -sine], [sine, cosine]])
 
 
+def rotation_about(axis: Array, angle: float) -> Array:
+    """Return the matrix of the rotation of space about an axis by an angle in radians (Rodrigues' formula)."""
+    x, y, z = axis / np.linalg.norm(axis)
+    generator = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return np.eye(3) + math.sin(angle) * generator + (1 - math.cos(angle)) * generator @ generator
+
+
 def principal_angle(rotation: Array) -> Array:
     """The angle of each 2×2 rotation matrix in (−π, π]."""
     return principal_value(np.arctan2(rotation[..., 1, 0], rotation[..., 0, 0]))
