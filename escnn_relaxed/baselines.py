@@ -38,7 +38,7 @@ class _Baseline(RelaxedR2Conv):
 
     def __init__(
         self,
-        way: Callable[..., Kernel],
+        build_kernel: Callable[..., Kernel],
         in_type: FieldType,
         out_type: FieldType,
         kernel_size: int,
@@ -49,7 +49,7 @@ class _Baseline(RelaxedR2Conv):
         check_keywords(type(self).__name__, keywords, STRICT_KEYWORDS, "beside its own")
         strict = keywords.get("kernel")
         check_kernel(strict)
-        kernel = partial(way, strict=StrictKernel if strict is None else strict)
+        kernel = partial(build_kernel, strict=StrictKernel if strict is None else strict)
         options = {**keywords, "relax": None, "initial_softness": softness, "kernel": kernel}
         super().__init__(in_type, out_type, kernel_size, padding, **options)
 
@@ -98,8 +98,8 @@ class PartialR2Conv(_Baseline):
         initial_softness: float = 0.01,
         **keywords: Any,
     ) -> None:
-        way = partial(PartialKernel, relax=relax, learn=check_bool("learn_relaxation", learn_relaxation))
-        super().__init__(way, in_type, out_type, kernel_size, padding, initial_softness, keywords)
+        build_kernel = partial(PartialKernel, relax=relax, learn=check_bool("learn_relaxation", learn_relaxation))
+        super().__init__(build_kernel, in_type, out_type, kernel_size, padding, initial_softness, keywords)
 
     @property
     def narrowing(self) -> dict[str, Tensor]:
@@ -197,8 +197,8 @@ class WeightedR2Conv(_Baseline):
         initial_softness: float = 0.01,
         **keywords: Any,
     ) -> None:
-        way = partial(WeightedKernel, banks=banks)
-        super().__init__(way, in_type, out_type, kernel_size, padding, initial_softness, keywords)
+        build_kernel = partial(WeightedKernel, banks=banks)
+        super().__init__(build_kernel, in_type, out_type, kernel_size, padding, initial_softness, keywords)
 
 
 LAYERS: dict[str, Callable[..., RelaxedConvolution]] = {

@@ -275,7 +275,7 @@ def energies_of_moves(
     return torch.stack(found), energy(banks)
 
 
-def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
+def softness_from_energies(soft: Tensor, strict: Tensor) -> Tensor:
     """Return ‖K − PK‖² / (‖PK‖² + ‖K − PK‖²) from both energies; 0 where the first is rounding, NaN of NaN."""
     # ‖K‖² where the group maps the pixel grid to itself. Elsewhere K − PK and PK are only nearly orthogonal, and this
     # form keeps the result in [0, 1].

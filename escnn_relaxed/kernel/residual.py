@@ -27,7 +27,7 @@ _DEPENDENT = 1e-10
 class ResidualKernel(RelaxingKernel):
     """K = K_strict + F, with any kernel F, ``free_weight``."""
 
-    way = "residual"
+    relaxation_name = "residual"
 
     def __init__(self, config: KernelConfig, strict: KernelBuilder = StrictKernel) -> None:
         super().__init__(config, strict)

@@ -76,7 +76,7 @@ class RelaxingKernel(Kernel):
     """A kernel that relaxes ``strict``, whose weights are the layer's or its own. A subclass says how."""
 
     default_softness = 0.01
-    way: ClassVar[str]  # the name of what relaxes K
+    relaxation_name: ClassVar[str]  # "partial", "residual" or "weighted"; of a subclass its own
 
     def __init__(self, config: KernelConfig, strict: KernelBuilder = StrictKernel) -> None:
         super().__init__(config)
@@ -103,4 +103,4 @@ class RelaxingKernel(Kernel):
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that decide which function the tensors of a state dict stand for."""
-        return {**self.strict.describe(), "soft in": list(self.relaxed_subgroups), "soft part": self.way}
+        return {**self.strict.describe(), "soft in": list(self.relaxed_subgroups), "soft part": self.relaxation_name}

@@ -18,7 +18,7 @@ from ..integral.factors import FactoredConvolution, as_weight
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
 from ..kernel.tied import position_factors
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import check_field_types, check_follows, checked_geometry
+from .arguments import check_derived_tensor, check_field_types, checked_geometry
 from .gate import added_banks, check_for_all, gated_sum, gated_terms
 from .relaxed_layer import RelaxedLayer
 from .softness_options import SoftnessOptions, shows_softness_options
@@ -93,7 +93,7 @@ class RelaxedConvolution(RelaxedLayer):
 
     @filter.setter
     def filter(self, value: Tensor) -> None:
-        check_follows("filter", value, self.filter_bank(), "weights")
+        check_derived_tensor("filter", value, self.filter_bank(), "weights")
 
     @torch.no_grad()
     def export(self) -> nn.Module:

@@ -22,7 +22,7 @@ from ..checks import (
 from ..group.domain import Domain
 from ..kernel.config import Names, Size, WeightGroup
 from ..kernel.domain_frequency import Frequency
-from ..kernel.kernel import Kernel, at_least_single, scale_to, soft_share
+from ..kernel.kernel import Kernel, at_least_single, scale_to, softness_from_energies
 from ..kernel.steerable_basis import SteerableBasis
 from ..kernel.tied import strict_kernel
 from ..torch_modes import full_precision
@@ -149,7 +149,7 @@ class RelaxedLayer(KernelLayer):
             averaged = ordered_subgroups(self._hardened, wanted)
             if self.gates:
                 return self._gated_softness(kernel, weights, averaged, pixels)
-            return soft_share(*kernel.energies(weights, self._hardened, averaged, pixels))
+            return softness_from_energies(*kernel.energies(weights, self._hardened, averaged, pixels))
 
     def _gated_softness(self, kernel: Kernel, weights: Tensor | None, averaged: Names, size: Size) -> Tensor:
         """Return the softness of the gated kernel K_g, for each input if a gate has a value for each."""
@@ -159,8 +159,9 @@ class RelaxedLayer(KernelLayer):
             """Return ‖L − PL‖² and ‖L‖² in units of ‖K‖², where L is the mean of the gated K over subgroups."""
             if not gates:
                 if mean not in parts:
-                    whole = 1 - soft_share(*kernel.energies(weights, self._hardened, mean, size))
-                    soft = soft_share(*kernel.energies(weights, mean, ordered_subgroups(mean, averaged), size))
+                    whole = 1 - softness_from_energies(*kernel.energies(weights, self._hardened, mean, size))
+                    both = ordered_subgroups(mean, averaged)
+                    soft = softness_from_energies(*kernel.energies(weights, mean, both, size))
                     parts[mean] = soft * whole, whole
                 return parts[mean]
             # L is a strict part and, orthogonal to it, g times a soft part.

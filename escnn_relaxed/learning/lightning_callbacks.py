@@ -17,7 +17,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..checks import check_bool, check_callable, check_integer, warn_once
-from ..measure.forward_probe import Output
+from ..measure.forward_probe import OutputSelector
 from ..measure.measured_network import Data, Shifts
 from ..measure.summary import relaxation_scalars
 from ..network.relaxed_layers import first_input, input_chunks, relaxed_layers
@@ -82,7 +82,7 @@ class LearnSoftness(Callback):
         inputs: int = 128,
         *,
         decoupled: bool = False,
-        output: Output = None,
+        output: OutputSelector = None,
         from_batch: Callable[[Any], tuple[Any, Tensor | None]] | None = None,
         ignore_index: int | None = None,
         prior: Prior | None = None,

@@ -19,7 +19,7 @@ from ..group.points import centred_grid, support_window
 from ..layer.arguments import check_field_type
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import first_module
-from .forward_probe import ModuleOutput, Output, outputs
+from .forward_probe import ModuleOutput, OutputSelector, outputs
 from .isometry import Isometry, PixelGrid, isometries_of, moved, on_fibers, rotation, shift
 
 # Images, or a tuple of all arguments of the network, the images first.
@@ -94,7 +94,7 @@ class MeasuredNetwork:
         in_type: FieldType | None,
         out_type: FieldType | None,
         layers: Sequence[str],
-        output: Output = None,
+        output: OutputSelector = None,
     ) -> None:
         check_layers(module, layers)
         is_given = input_size is not None, data is not None
@@ -123,7 +123,7 @@ class MeasuredNetwork:
         self._image = PixelGrid.of_image(*white.shape[2:])
         self._white, self._smooth = [first, *further], [replace(first, value=smooth), *further]
 
-    def _look_at(self, module: nn.Module, layers: Sequence[str], output: Output) -> None:
+    def _look_at(self, module: nn.Module, layers: Sequence[str], output: OutputSelector) -> None:
         """Take the network, and the modules inside whose outputs are measured."""
         if output is not None:
             check_callable("output", output)
