@@ -64,7 +64,7 @@ class PartialR2Conv(_Baseline):
     a uniform distribution on [−θ, θ], with θ learned.
 
     Args:
-        in_type, out_type, kernel_size, padding: as of :class:`~escnn_relaxed.RelaxedR2Conv`; the fields of the output
+        in_type, out_type, kernel_size, padding: as in :class:`~escnn_relaxed.RelaxedR2Conv`; the fields of the output
             are regular or quotient ones unless nothing is relaxed.
         relax: starting ν of ``"rotation"`` and ``"reflection"``, in [0, 1]. A subgroup that is left out stays strict.
             None: strict everywhere. Default: those that the group has, as narrow as ``initial_softness`` says.
@@ -130,9 +130,9 @@ class ResidualR2Conv(_Baseline):
     training inputs.
 
     Args:
-        in_type, out_type, kernel_size, padding: as of :class:`~escnn_relaxed.RelaxedR2Conv`.
+        in_type, out_type, kernel_size, padding: as in :class:`~escnn_relaxed.RelaxedR2Conv`.
         initial_softness: s at the start.
-        **keywords: as of :class:`PartialR2Conv`.
+        **keywords: as in :class:`PartialR2Conv`.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -169,11 +169,11 @@ class WeightedR2Conv(_Baseline):
     2201.11969, ICML 2022).
 
     Args:
-        in_type, out_type, kernel_size, padding: as of :class:`~escnn_relaxed.RelaxedR2Conv`. The channels of all fields
+        in_type, out_type, kernel_size, padding: as in :class:`~escnn_relaxed.RelaxedR2Conv`. The channels of all fields
             of the input, or of all of the output, must be group elements (regular or quotient fields).
         banks: L.
         initial_softness: s at the start.
-        **keywords: as of :class:`PartialR2Conv`.
+        **keywords: as in :class:`PartialR2Conv`.
 
     Example:
         >>> from escnn import gspaces, nn

@@ -47,7 +47,7 @@ class _Shared:
 
 @dataclass(frozen=True)
 class ConvolutionGeometry(_Shared):
-    """The geometry of a convolution, as of ``conv2d``."""
+    """The geometry of a convolution, as in ``conv2d``."""
 
     padding_mode: str = "zeros"
 
@@ -74,7 +74,7 @@ class ConvolutionGeometry(_Shared):
 
 @dataclass(frozen=True)
 class TransposedGeometry(_Shared):
-    """The geometry of a transposed convolution, as of ``conv_transpose2d``."""
+    """The geometry of a transposed convolution, as in ``conv_transpose2d``."""
 
     output_padding: tuple[int, ...] = (0, 0)
     padding_mode: ClassVar[str] = "zeros"

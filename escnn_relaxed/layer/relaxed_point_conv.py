@@ -38,7 +38,7 @@ class PointConvolution(RelaxedLayer):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        # As of escnn's layers, no forward calls expand_parameters.
+        # As in escnn's layers, no forward calls expand_parameters.
         cls.expands_itself = False
 
     @built_on_the_cpu
@@ -138,7 +138,7 @@ class PointConvolution(RelaxedLayer):
 
     @property
     def basissampler(self) -> Any:
-        """Escnn's sampler of the basis that ``weights`` multiply, as of ``R2PointConv``, for ``escnn.nn.init``."""
+        """Escnn's sampler of the basis that ``weights`` multiply, as in ``R2PointConv``, for ``escnn.nn.init``."""
         return self._of_points.basis.sampler
 
     @property

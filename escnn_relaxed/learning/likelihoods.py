@@ -102,7 +102,7 @@ class Likelihood:
 
     def weighted(self, rows: Tensor, residual_rows: Tensor) -> Tensor:
         """Estimate the weight of an output, and return the rows of H, given at weight 1, with that weight."""
-        # Where residuals of an input go together, as of neighbouring pixels, its gradients are larger than H says.
+        # Where residuals of an input go together, as those of neighbours, its gradients are larger than H says.
         expected, measured = float(rows.square().sum()), float(residual_rows.square().sum())
         self.weight = expected / measured if measured > expected > 0 else 1.0
         return rows * self.weight**0.5

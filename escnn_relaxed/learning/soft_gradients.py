@@ -16,7 +16,7 @@ from escnn.nn import GeometricTensor, SequentialModule
 from torch import Tensor, distributed, nn
 
 from ..kernel.config import WeightGroup
-from ..layer.input_gradients import LayerCall, input_gradients
+from ..layer.input_gradients import AnyLayer, LayerCall, input_gradients
 from ..layer.reference_field import ReferenceField
 from ..layer.referenced_layer import ReferencedLayer
 from ..layer.relaxed_layer import RelaxedLayer
@@ -205,9 +205,9 @@ def gradients(
     # then follow input by input from that layer alone.
     count = len(first_input(arguments))
     wanted = set(map(id, parameters))
-    calls: list[LayerCall] = []
+    calls: list[LayerCall[AnyLayer]] = []
 
-    def record_call(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> GeometricTensor:
+    def record_call(layer: AnyLayer, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> GeometricTensor:
         features = given[0] if given else named["input"]
         # What is done in place with features later must not reach those that are recorded.
         calls.append(LayerCall(layer, features.tensor.detach().clone(), output.tensor))
