@@ -1,4 +1,4 @@
-"""Other ways to relax equivariance, as layers with the interface of ``RelaxedR2Conv``. One word chooses among them.
+"""Other ways to relax equivariance, as layers with the interface of ``RelaxedR2Conv``.
 
 Each relaxes a strict kernel as its paper does: by a window on the group, a free kernel with a prior, or weights that
 depend on the group element.

@@ -17,7 +17,7 @@ from .faithful import coset_coordinates, separating_irreps
 from .kept import KeptGroup
 from .points import Array
 
-# The side in pixels of the image for which softness in translation is told, and its weights are scaled.
+# The side in pixels of the image for which softness in translation is reported, and its weights are scaled.
 REFERENCE_SIDE = 8
 # The choices of subgroups of the fiber group over which a mean may be taken.
 AVERAGES: tuple[tuple[str, ...], ...] = ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS)
@@ -31,7 +31,7 @@ class Domain:
         self.samples = samples
         self.kept = kept
         self.dimension = gspace.dimensionality
-        # The size in pixels of the image whose softness is told.
+        # The size in pixels of the image whose softness is reported.
         self.reference_size = (REFERENCE_SIDE,) * self.dimension
         self.is_abstract = is_abstract(gspace)
         # The subgroups of the fiber group that may be soft, and the choices of them over which a mean may be taken.

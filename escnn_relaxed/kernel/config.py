@@ -1,4 +1,4 @@
-"""What a kernel is built from, and what it says of its weights and its form."""
+"""Configuration of a kernel, groups of its soft weights, and its form as factors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Size = tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class KernelConfig:
-    """All that a kernel is built from.
+    """Configuration from which a kernel is built.
 
     Attributes:
         in_type: fields of (one group of) the input.
@@ -93,7 +93,7 @@ class WeightGroup(NamedTuple):
         return (", " if self.needs_all else " × ").join(ordered_subgroups(self.subgroups))
 
     def is_gone(self, hardened: Names) -> bool:
-        """Whether the weights do nothing in a kernel that is strict in some subgroups."""
+        """Return whether the weights do nothing in a kernel that is strict in some subgroups."""
         return self.subgroups <= set(hardened) if self.needs_all else not self.subgroups.isdisjoint(hardened)
 
 

@@ -107,7 +107,7 @@ class DomainFrequency(ExactConstants):
             warn_once(f"{self.jumps[name]}, got ω′ = {', '.join(f'{value:g}' for value in values)}")
 
     def may_vary(self, *names: str) -> bool:
-        """Whether the kernel may depend on any of these subgroups; yes where ω′ is learned."""
+        """Return whether the kernel may depend on any of these subgroups; yes where ω′ is learned."""
         return any([name in self.names and (self.learn or any(self._fixed[name])) for name in names or self.names])
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:

@@ -99,6 +99,6 @@ class FreeKernel(StrictKernel):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function the tensors of a state dict stand for."""
+        """Return the settings on which the meaning of a state dict depends."""
         # P is exact, whatever the samples of a continuous group.
         return {**super().describe(), "samples": None, "soft part": "free"}

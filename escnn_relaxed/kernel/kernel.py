@@ -151,7 +151,7 @@ class Kernel(nn.Module, ABC):
         return []
 
     def varies(self, averaged: Sequence[str] = ()) -> bool:
-        """Whether K may depend on the position after an average."""
+        """Return whether K may depend on the position after an average."""
         is_named = "translation" in self.relaxed_subgroups and "translation" not in averaged
         return is_named and self.frequency.may_vary("translation")
 
@@ -200,7 +200,7 @@ class Kernel(nn.Module, ABC):
         return {name: value * 0 if name in names else value for name, value in self.state_dict().items()}
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function the tensors of a state dict stand for."""
+        """Return the settings on which the meaning of a state dict depends."""
         config = self.config
         is_soft_in = list(self.relaxed_subgroups)
         is_sampled = config.domain.gspace.fibergroup.continuous and bool(is_soft_in)

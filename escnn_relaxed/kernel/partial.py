@@ -118,7 +118,7 @@ class GroupWindow(GroupMeans):
             # |ν| has a slope at 0 too, so that a step below 0 narrows as well, and a strict layer can learn.
             size = torch.where(value < 0, -value, value)
             outside = size * self.reflected if name == "reflection" else (self.distance - 1 + size) * self._steps
-            # Cut off at 0 and 1, with the slope there that ``clamp`` has not from torch 2.14 on.
+            # Cut off at 0 and 1, with the slope there that ``clamp`` does not have from torch 2.14 on.
             values = 1 - outside
             window = window * values.masked_fill(values > 1, 1.0).masked_fill(values < 0, 0.0)
         return window

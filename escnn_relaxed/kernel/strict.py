@@ -68,7 +68,7 @@ class StrictKernel(Kernel):
         return strict
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function the tensors of a state dict stand for."""
+        """Return the settings on which the meaning of a state dict depends."""
         return {**super().describe(), "fingerprint of the steerable basis": self.basis.fingerprint}
 
 
@@ -102,5 +102,5 @@ class RelaxingKernel(Kernel):
         return {key: value * 0 for key, value in self.state_dict().items() if not key.startswith("strict.")}
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function the tensors of a state dict stand for."""
+        """Return the settings on which the meaning of a state dict depends."""
         return {**self.strict.describe(), "soft in": list(self.relaxed_subgroups), "soft part": self.relaxation_name}

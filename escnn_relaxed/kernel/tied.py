@@ -267,7 +267,7 @@ class TiedKernel(StrictKernel):
         return state
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function the tensors of a state dict stand for."""
+        """Return the settings on which the meaning of a state dict depends."""
         return {**super().describe(), **({"soft part": "tied"} if self._modulations() else {})}
 
 

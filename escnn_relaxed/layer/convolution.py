@@ -46,7 +46,7 @@ class RelaxedConvolution(RelaxedLayer):
     def filter_banks(self, size: int | tuple[int, ...]) -> Tensor:
         """Return K at each pixel where translation is soft: (rows, columns, C_out, C_in/groups, k, k).
 
-        It is there to look at: a forward does without.
+        For inspection only; ``forward`` does not build these banks.
 
         Args:
             size: height and width of the output in pixels, or one number for all axes. Of a transposed layer the output

@@ -225,7 +225,7 @@ class KernelLayer(ParameterExpansion):
 
     @property
     def is_stationary(self) -> bool:
-        """Whether K is the same at every position, so that the layer is one convolution.
+        """True if K is the same at every position, so that the layer is one convolution.
 
         Example:
             >>> from escnn import gspaces

@@ -241,7 +241,7 @@ class RelaxedLayer(KernelLayer):
 
     @property
     def is_hardened(self) -> bool:
-        """Whether the layer was made strict in all subgroups."""
+        """True if the layer was made strict in all subgroups."""
         return self._hardened == (ALL_SUBGROUPS if self.domain.is_abstract else SUBGROUPS)
 
     def harden(self, *subgroups: str | Collection[str]) -> None:

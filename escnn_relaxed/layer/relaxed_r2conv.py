@@ -1,4 +1,4 @@
-"""`RelaxedR2Conv`, which takes the place of `escnn.nn.R2Conv`, and its adjoint."""
+"""`RelaxedR2Conv`, which replaces `escnn.nn.R2Conv`, and its adjoint."""
 
 from __future__ import annotations
 

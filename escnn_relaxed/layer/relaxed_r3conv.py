@@ -1,4 +1,4 @@
-"""`RelaxedR3Conv`, which takes the place of `escnn.nn.R3Conv`, and its adjoint."""
+"""`RelaxedR3Conv`, which replaces `escnn.nn.R3Conv`, and its adjoint."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Likelihood:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether the outputs of an input may be correlated: a Gaussian with several outputs."""
+        """True if the outputs of an input may be correlated: a Gaussian with several outputs."""
         return self.name == "gaussian" and self.outputs > 1
 
     def fit(self, loss: float) -> None:
@@ -68,7 +68,7 @@ class Likelihood:
     def direction(self, output: Tensor, generator: torch.Generator, targets: Tensor | None = None) -> Tensor:
         """Return a random direction of the output's shape, with its Fisher matrix as covariance, 0 at void targets.
 
-        Of the targets of a Gaussian they are the slope.
+        With Gaussian targets, return the gradient of the log likelihood instead.
         """
         self._set_outputs_from(output)
         if self.name == "gaussian" and targets is not None:

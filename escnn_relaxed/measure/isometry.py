@@ -70,7 +70,7 @@ class Isometry:
 
     @property
     def keeps_axes(self) -> bool:
-        """Whether A maps each axis of the grid to an axis, or there is no grid."""
+        """True if A maps each axis of the grid to an axis, or there is no grid."""
         return self.element is not None or np.allclose(self.matrix, self.matrix.round(), rtol=0, atol=TOLERANCE)
 
     @property

@@ -153,7 +153,7 @@ class MeasuredNetwork:
         yield from map(self.transformed, isometries)
 
     def is_exact(self, isometry: Isometry) -> bool:
-        """Whether an isometry brings pixels of the input to pixels."""
+        """Return whether an isometry brings pixels of the input to pixels."""
         return isometry.keeps_axes
 
     def _shift(self, pixels: Any) -> Isometry:
