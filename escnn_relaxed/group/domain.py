@@ -1,4 +1,4 @@
-"""The group as a kernel sees it: sampled elements with their coordinates, in any dimension of the base space."""
+"""Sampled group elements and their coordinates, in any dimension of the base space."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Domain:
         return round(float(count), 9) / self.fold
 
     def _domain_coordinates(self, rotation: Array, reflected: NDArray[np.int64] | int) -> dict[str, Array]:
-        """Coordinates a(g) of elements g = r fˢ, invariant to the kept group."""
+        """Return the coordinates a(g) of elements g = r fˢ, invariant to the kept group."""
         coordinates = self.coordinates(np.linalg.matrix_power(rotation, self.fold), reflected)
         if self.kept.axis is not None:
             # r⁻¹u of the axis u: the chord of two axes is as long as that of two rotations of the plane.
@@ -144,7 +144,7 @@ class Domain:
 
 
 def of_fiber_group(subgroups: Sequence[str], known: Sequence[str] = FIBER_SUBGROUPS) -> tuple[str, ...]:
-    """Return those of some subgroups that are of the fiber group, as the averages of a domain have them."""
+    """Return the given subgroups that belong to the fiber group, in its order: a key of a domain's averages."""
     return tuple([name for name in known if name in subgroups])
 
 

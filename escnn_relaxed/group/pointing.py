@@ -1,4 +1,4 @@
-"""Vectors that break a symmetry: the irreps that can point, the vectors that a subgroup fixes, and who fixes a vector.
+"""Vectors that break a symmetry: irreps that can point, vectors that a subgroup fixes, the symmetry of a vector.
 
 A vector v is in a direct sum of representations, ρ. Its symmetry is the subgroup of all g with ρ(g)v = v.
 """
@@ -42,7 +42,7 @@ _MOST_FOLD = 32
 
 
 def space_that_acts(gspace: GSpace) -> GSpace | ActingGroup | None:
-    """Return the gspace, without a base space that of its group; None of a group of which no action is known."""
+    """Return the gspace; without a base space the group with its action, or None where no action is known."""
     return gspace if gspace.dimensionality else acting_group(gspace.fibergroup)
 
 
@@ -233,7 +233,7 @@ class Pointing:
 
 
 def pointing_fields(space: GSpace | ActingGroup, fixing: Callable[[Representation], bool]) -> list[Representation]:
-    """Return the fields by which the smallest vector points: of the base space, else the first irrep, that ``fixing``.
+    """Return the fields of the smallest vector that points: irreps of the base space, or another, by ``fixing``.
 
     They are the irreps of the base space on which the group acts; where none has vectors that may be kept, the first
     of the group's other irreps that has.
@@ -270,7 +270,7 @@ def _projection(field: Representation) -> Array:
 
 
 def _of_plane(fold: int, mirrors: Array) -> str:
-    """Return a group of so many turns and some mirrors in words, with the axis of one mirror."""
+    """Return the name of a group of the plane, with the axis of one mirror, given its number of turns and mirrors."""
     if not len(mirrors):
         return f"C{fold}" if fold > 1 else "nothing"
     angles = [math.degrees(math.atan2(mirror[1, 0], mirror[0, 0]) / 2) % 180 for mirror in mirrors]
@@ -280,7 +280,7 @@ def _of_plane(fold: int, mirrors: Array) -> str:
 
 
 def _of_space(rotations: Array, mirrors: Array) -> str:
-    """Return a finite group of matrices in words."""
+    """Return the name of a finite group of space, given its matrices."""
     axes = [axis_and_angle(matrix)[0] for matrix in rotations]
     turning = [axis for axis in axes if axis.any()]
     count = len(rotations) + len(mirrors)

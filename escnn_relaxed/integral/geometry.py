@@ -41,7 +41,7 @@ class _Shared:
 
     @property
     def extent(self) -> int:
-        """Pixels that the kernel spans."""
+        """The number of pixels that the kernel spans."""
         return self.dilation * (self.kernel_size - 1) + 1
 
 
@@ -52,14 +52,14 @@ class ConvolutionGeometry(_Shared):
     padding_mode: str = "zeros"
 
     def output_size(self, *size: int) -> tuple[int, ...]:
-        """Size of the output along each axis."""
+        """Return the size of the output along each axis."""
         extent, output = self.extent, []
         for pixels, added in zip(size, self.padding, strict=True):
             output.append((pixels + 2 * added - extent) // self.stride + 1)
         return tuple(output)
 
     def domain_size(self, features: Tensor) -> tuple[int, ...]:
-        """Size of the image over which K may vary: the output's."""
+        """Return the size of the image over which K may vary: the output's."""
         return self.output_size(*image_size(features))
 
     def pad(self, features: Tensor) -> Tensor:
@@ -80,14 +80,14 @@ class TransposedGeometry(_Shared):
     padding_mode: ClassVar[str] = "zeros"
 
     def output_size(self, *size: int) -> tuple[int, ...]:
-        """Size of the output along each axis."""
+        """Return the size of the output along each axis."""
         return tuple(
             (pixels - 1) * self.stride + self.extent - 2 * padding + added
             for pixels, padding, added in zip(size, self.padding, self.output_padding, strict=True)
         )
 
     def domain_size(self, features: Tensor) -> tuple[int, ...]:
-        """Size of the image over which K may vary: the input's."""
+        """Return the size of the image over which K may vary: the input's."""
         return image_size(features)
 
 

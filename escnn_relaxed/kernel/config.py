@@ -68,7 +68,7 @@ class KernelConfig:
 
 
 class WeightGroup(NamedTuple):
-    """The soft weights of some subgroups. They do nothing in a kernel that is strict in one of these.
+    """The soft weights of some subgroups. They have no effect in a kernel that is strict in one of these.
 
     Attributes:
         subgroups: those that the kernel breaks through the weights.
@@ -89,11 +89,11 @@ class WeightGroup(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The subgroups in words, for people."""
+        """The subgroups as text."""
         return (", " if self.needs_all else " × ").join(ordered_subgroups(self.subgroups))
 
     def is_gone(self, hardened: Names) -> bool:
-        """Return whether the weights do nothing in a kernel that is strict in some subgroups."""
+        """Return whether the weights have no effect in a kernel that is strict in some subgroups."""
         return self.subgroups <= set(hardened) if self.needs_all else not self.subgroups.isdisjoint(hardened)
 
 

@@ -48,7 +48,7 @@ class FieldKind(NamedTuple):
 
 
 class Modulation(ExactConstants, ABC):
-    """The base of modulations. ``weights`` are those of each kind of fields, (fields, number), flattened; in lists."""
+    """Base of modulations. ``weights`` are lists of the weights of each kind of fields, (fields, number), flattened."""
 
     weights: nn.Parameter
     order: Tensor
@@ -221,7 +221,7 @@ class ElementModulation(Modulation):
         return values @ constants.centre[of_fiber_group(averaged, self._known)]
 
     def tap_functions(self) -> Tensor:
-        """Return an orthonormal basis of the functions of the taps that f may be a sum of, (n, T), or (1, 1)."""
+        """Return an orthonormal basis of the functions of the taps that f is composed of, (n, T), or (1, 1)."""
         # 1 for the weights of group elements, and those that sides are made of whatever ω′ is.
         along = self.exact.along
         if not len(along):
@@ -245,7 +245,7 @@ class ElementModulation(Modulation):
 
 
 class InputModulation(ElementModulation):
-    """f of pairs of an output channel, in fields of some numbers, and an input channel: functions of its elements."""
+    """f of pairs of an output channel, of the given fields, and an input channel: functions of its elements."""
 
     lists: Tensor
 

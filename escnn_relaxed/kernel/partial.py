@@ -128,7 +128,7 @@ class GroupWindow(GroupMeans):
         return self.averaged(averaged) @ self.elements(self.narrowing())
 
     def narrowing_for(self, softness: float, along: Mapping[str, float], energy: Tensor, where: str) -> float:
-        """Return the factor of some ν, cut off at 1, that makes a kernel of this energy in each channel so soft."""
+        """Return the factor of some ν, cut off at 1, that gives a kernel of these channel energies the softness."""
         exact = copy.deepcopy(self).double()
 
         def softness_at(factor: float) -> float:

@@ -1,4 +1,4 @@
-"""The default: the strict kernel, modulated over the domain (docs/concepts/mathematics.md)."""
+"""The default kernel: the strict kernel, modulated over the domain (docs/concepts/mathematics.md)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class TiedKernel(StrictKernel):
         return ElementModulation(config.out_type.representations, config.domain, names, config.taps)
 
     def _position_modulation(self, config: KernelConfig, all_directions: bool) -> PositionModulation:
-        """Return f_T."""
+        """Return f_T of the output's channels."""
         return PositionModulation(config.out_type.representations, config.domain, config.taps, all_directions)
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
@@ -114,7 +114,7 @@ class TiedKernel(StrictKernel):
         return strict
 
     def _zero_of_parameters(self, modulation: Modulation) -> Tensor:
-        """Return 0 of the parameters of f_T: distributed training waits for the gradient of each, here 0."""
+        """Return 0 as a function of the parameters of f_T, since distributed training waits for a gradient of each."""
         total: Any = sum(value.sum() for value in (modulation.weights, *self.frequency.parameters()))
         zero: Tensor = 0 * total
         return zero
@@ -201,7 +201,7 @@ class TiedKernel(StrictKernel):
 
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:
-        """Draw the weights of f so that the softness is s; 0 where none is wanted, but for weights that wait."""
+        """Draw the weights of f so that the softness is s; 0 where s is 0, except weights whose ω′ is 0."""
         modulations = self._modulations()
         if not modulations:
             return
@@ -258,7 +258,7 @@ class TiedKernel(StrictKernel):
         return self.config.learn_relaxation and any(has_values(value) and not value.any() for value in known)
 
     def strict_state(self) -> dict[str, Tensor]:
-        """Return the entries of the state with which K is K_strict: soft weights are 0, but for those that wait."""
+        """Return the entries of the state with which K is K_strict: soft weights are 0, except those whose ω′ is 0."""
         state = super().strict_state()
         names = {id(parameter): name for name, parameter in self.named_parameters()}
         waiting = [group.entries for group in self.weight_groups() if self._has_zero_frequency(group)]

@@ -1,4 +1,4 @@
-"""The base of all layers: a kernel between fields, an integral and a bias, and their state."""
+"""Base of all layers: a kernel between fields, an integral and a bias, and their state."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _ROUNDING = 16
 
 
 class RelaxedLayer(KernelLayer):
-    """A layer whose kernel may be soft. It answers for its kernel: nothing above this folder asks the kernel itself."""
+    """A layer whose kernel may be soft. Code outside this folder uses the layer, never its kernel."""
 
     @property
     def domain_frequency(self) -> dict[str, Tensor]:
@@ -328,7 +328,7 @@ class RelaxedLayer(KernelLayer):
         self.to(strict.weights).kernel.start(self.weights, softness)
 
     def _basis_of(self, strict: Any) -> SteerableBasis:
-        """Return the basis of a layer of escnn's, as it holds it."""
+        """Return the basis that a layer of escnn holds."""
         config = self.kernel.config
         shape = config.in_type, config.out_type, config.kernel_size, config.dilation
         return SteerableBasis(*shape, strict.basisexpansion, as_held=True)

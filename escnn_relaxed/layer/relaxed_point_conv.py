@@ -30,7 +30,7 @@ from .state_dict import describe_fields
 
 
 class PointConvolution(RelaxedLayer):
-    """The base of convolutions of clouds of the plane and of space."""
+    """Base of the convolutions of clouds of the plane and of space."""
 
     _space: ClassVar[type[GSpace]]
     _rings: list[float]
@@ -143,7 +143,7 @@ class PointConvolution(RelaxedLayer):
 
     @property
     def basisexpansion(self) -> Any:
-        """The same as ``basissampler``: what the weights multiply."""
+        """Alias of ``basissampler``."""
         return self.basissampler
 
     def expand_filter(self, points: Tensor) -> Tensor:

@@ -216,7 +216,7 @@ class MeasuredNetwork:
 
 
 def check_layers(module: Any, layers: Sequence[str]) -> None:
-    """Raise unless a module is one, and has modules of these names inside."""
+    """Raise unless the argument is a module with submodules of these names."""
     known = dict(check_module("module", module).named_modules())
     unknown = [name for name in layers if not isinstance(name, str) or name not in known]
     if unknown:
