@@ -8,7 +8,7 @@ The rooms follow in the order in which data meet them. Each imports only from th
     continuous/   the paper's continuous kernel
     integral/     h(x) = Σ_d K(d; x) f(x + d)                          (batch, C_out, …)
     layer/        arguments and state; GeometricTensor in and out
-    baselines     the other ways to relax, with the same face
+    baselines     the other ways to relax, with the same interface
     network/      whole networks: relax, harden, export, hand back to escnn
     measure/      how soft it is
     learning/     how soft to be

@@ -1,4 +1,4 @@
-"""Other ways to relax equivariance, as layers with the interface of ``RelaxedR2Conv``. One word chooses among them.
+"""Other ways to relax equivariance, as layers with the interface of ``RelaxedR2Conv``.
 
 Each relaxes a strict kernel as its paper does: by a window on the group, a free kernel with a prior, or weights that
 depend on the group element.
@@ -38,7 +38,7 @@ class _Baseline(RelaxedR2Conv):
 
     def __init__(
         self,
-        way: Callable[..., Kernel],
+        build_kernel: Callable[..., Kernel],
         in_type: FieldType,
         out_type: FieldType,
         kernel_size: int,
@@ -49,7 +49,7 @@ class _Baseline(RelaxedR2Conv):
         check_keywords(type(self).__name__, keywords, STRICT_KEYWORDS, "beside its own")
         strict = keywords.get("kernel")
         check_kernel(strict)
-        kernel = partial(way, strict=StrictKernel if strict is None else strict)
+        kernel = partial(build_kernel, strict=StrictKernel if strict is None else strict)
         options = {**keywords, "relax": None, "initial_softness": softness, "kernel": kernel}
         super().__init__(in_type, out_type, kernel_size, padding, **options)
 
@@ -64,7 +64,7 @@ class PartialR2Conv(_Baseline):
     a uniform distribution on [−θ, θ], with θ learned.
 
     Args:
-        in_type, out_type, kernel_size, padding: as of :class:`~escnn_relaxed.RelaxedR2Conv`; the fields of the output
+        in_type, out_type, kernel_size, padding: as in :class:`~escnn_relaxed.RelaxedR2Conv`; the fields of the output
             are regular or quotient ones unless nothing is relaxed.
         relax: starting ν of ``"rotation"`` and ``"reflection"``, in [0, 1]. A subgroup that is left out stays strict.
             None: strict everywhere. Default: those that the group has, as narrow as ``initial_softness`` says.
@@ -98,8 +98,8 @@ class PartialR2Conv(_Baseline):
         initial_softness: float = 0.01,
         **keywords: Any,
     ) -> None:
-        way = partial(PartialKernel, relax=relax, learn=check_bool("learn_relaxation", learn_relaxation))
-        super().__init__(way, in_type, out_type, kernel_size, padding, initial_softness, keywords)
+        build_kernel = partial(PartialKernel, relax=relax, learn=check_bool("learn_relaxation", learn_relaxation))
+        super().__init__(build_kernel, in_type, out_type, kernel_size, padding, initial_softness, keywords)
 
     @property
     def narrowing(self) -> dict[str, Tensor]:
@@ -130,9 +130,9 @@ class ResidualR2Conv(_Baseline):
     training inputs.
 
     Args:
-        in_type, out_type, kernel_size, padding: as of :class:`~escnn_relaxed.RelaxedR2Conv`.
+        in_type, out_type, kernel_size, padding: as in :class:`~escnn_relaxed.RelaxedR2Conv`.
         initial_softness: s at the start.
-        **keywords: as of :class:`PartialR2Conv`.
+        **keywords: as in :class:`PartialR2Conv`.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -169,11 +169,11 @@ class WeightedR2Conv(_Baseline):
     2201.11969, ICML 2022).
 
     Args:
-        in_type, out_type, kernel_size, padding: as of :class:`~escnn_relaxed.RelaxedR2Conv`. The channels of all fields
+        in_type, out_type, kernel_size, padding: as in :class:`~escnn_relaxed.RelaxedR2Conv`. The channels of all fields
             of the input, or of all of the output, must be group elements (regular or quotient fields).
         banks: L.
         initial_softness: s at the start.
-        **keywords: as of :class:`PartialR2Conv`.
+        **keywords: as in :class:`PartialR2Conv`.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -197,8 +197,8 @@ class WeightedR2Conv(_Baseline):
         initial_softness: float = 0.01,
         **keywords: Any,
     ) -> None:
-        way = partial(WeightedKernel, banks=banks)
-        super().__init__(way, in_type, out_type, kernel_size, padding, initial_softness, keywords)
+        build_kernel = partial(WeightedKernel, banks=banks)
+        super().__init__(build_kernel, in_type, out_type, kernel_size, padding, initial_softness, keywords)
 
 
 LAYERS: dict[str, Callable[..., RelaxedConvolution]] = {

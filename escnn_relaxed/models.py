@@ -48,7 +48,7 @@ class RelaxedResNet(nn.Module):
         layer: how the convolutions are relaxed, a key of :data:`~escnn_relaxed.baselines.LAYERS`: ``"relaxed"``,
             ``"partial"`` (lifting stays strict), ``"residual"`` or ``"weighted"``.
         relax: the subgroups that may be soft, ``("translation", "rotation")``, or a dict from them to the starting ω′,
-            of ``"partial"`` to the narrowing; None: strict everywhere. Default: as of the layer.
+            of ``"partial"`` to the narrowing; None: strict everywhere. Default: that of the layer.
         in_channels: channels of the images.
         fields: numbers of fields of the two blocks.
         lifting_kernel_size: it appears to have been 1 in the published strict and partial networks of SE(2).

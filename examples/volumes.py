@@ -100,7 +100,7 @@ def error(model: nn.SequentialModule, law: Law, axis: str) -> float:
 
 def moved_by_turns(model: nn.SequentialModule) -> list[float]:
     """How far quarter turns about x, y and z move the kernels, ‖hK − K‖ / ‖K‖; and the most that a half turn does."""
-    errors = {row.name: row.error for row in symmetry_profile(model).network}
+    errors = {row.name: row.error for row in symmetry_profile(model).largest_by_element}
     quarter, half = ([errors[f"rotation {angle}° about {axis}"] for axis in "xyz"] for angle in (90, 180))
     return [*quarter, max(half)]
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.learning import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
-from escnn_relaxed.learning.posterior import posterior
+from escnn_relaxed.learning.posterior import occam_factor_of
 from escnn_relaxed.measure import EquivarianceReport, ErrorRow, LayerSummary, RelaxationSummary
 
 
@@ -30,7 +30,7 @@ def test_hardening_allows_for_the_error_of_the_rise(
     inputs = layer.in_type(torch.randn(count, 4, 3, 3, dtype=torch.float64))
     evidence = SoftnessEvidence(layer, 100, "gaussian")
     evidence.update(inputs, torch.randn_like(layer(inputs).tensor))
-    before, price = evidence.table(), posterior(evidence._present())[1]
+    before, price = evidence.table(), occam_factor_of(evidence._present())
     mean, deviation = (2 * price + math.log(20) + beyond) / 100, error / 100 * count**0.5
     rises = mean + deviation * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(count // 2)
     losses = iter([torch.zeros_like(rises), rises])

@@ -72,7 +72,7 @@ def test_layer_says_what_it_keeps_in_its_text_and_state() -> None:
     ("keep", "arguments", "error", "message"),
     [
         ("C3", {}, ValueError, "keep='C3' must have a number of rotations that divides 8"),
-        ("D4", {}, ValueError, "keep='D4' has a reflection, which .* has not: 'C4' is without"),
+        ("D4", {}, ValueError, "keep='D4' has a reflection, but .* has none: use 'C4'"),
         ("C8", {}, ValueError, "keep leaves nothing of rotation and reflection to be soft"),
         ("C8", {"relax": {"rotation": 0.25}}, ValueError, "all of the rotation is in the group to keep"),
     ],

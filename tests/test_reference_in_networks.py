@@ -118,7 +118,7 @@ def test_network_is_of_escnn_alone_after_it_is_hardened() -> None:
     assert [type(module) for module in back] == [type(module) for module in network]
     assert torch.equal(answer_to(back, features), answer_to(network, features))
     network.load_state_dict(back.state_dict())
-    with pytest.raises(ValueError, match=r"0.reference is a reference field, which escnn has not"):
+    with pytest.raises(ValueError, match=r"0.reference is a reference field, for which escnn has no layer"):
         to_escnn(found)
 
 

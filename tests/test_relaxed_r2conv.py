@@ -113,7 +113,7 @@ BAD_INPUT = {
     "another type": (lambda: C4.type(C4.regular_repr)(torch.randn(1, 4, 5, 5)), TypeError, "input.*type.*regular"),
     "another gspace": (lambda: D4.type(D4.regular_repr)(torch.randn(1, 8, 5, 5)), TypeError, "input.*type.*D4"),
     "integers": (lambda: REGULAR(torch.ones(1, 8, 5, 5, dtype=torch.int64)), TypeError, "input.*floating.*int64"),
-    "a low image": (lambda: REGULAR(torch.randn(1, 8, 2, 5)), ValueError, "input must not be smaller.*2x5.*spans 3"),
+    "a low image": (lambda: REGULAR(torch.randn(1, 8, 2, 5)), ValueError, "input must not be smaller.*2×5.*spans 3"),
 }
 
 
@@ -132,7 +132,7 @@ def input_of(*size: int) -> GeometricTensor:
 def test_sizes_that_do_not_fit_are_refused() -> None:
     dilated = RelaxedR2Conv(REGULAR, REGULAR, 3, dilation=2, padding=1)
     assert dilated(input_of(3, 3)).tensor.shape[2:] == (1, 1)
-    with pytest.raises(ValueError, match=r"2x3.*spans 5.*padding is \(1, 1\)"):
+    with pytest.raises(ValueError, match=r"2×3.*spans 5.*padding is \(1, 1\)"):
         dilated(input_of(2, 3))
     for shape in ((1, 8, 5), (1, 7, 5, 5), (8, 5, 5)):
         with pytest.raises(ValueError, match=r"input_shape must be .*got"):
@@ -145,9 +145,9 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
                 layer(input_of(side, side))
         for size in ((0, 5), (5, 0)):
             layer = RelaxedR2Conv(REGULAR, REGULAR, 3, padding=2, relax=relax)
-            with pytest.raises(ValueError, match=f"a pixel of the output: got an image of {size[0]}x{size[1]}"):
+            with pytest.raises(ValueError, match=f"a pixel of the output: got an image of {size[0]}×{size[1]}"):
                 layer(REGULAR(torch.zeros(2, 8, *size)))
     up = RelaxedR2ConvTransposed(REGULAR, REGULAR, 3, padding=2)
-    with pytest.raises(ValueError, match=r"got an image of 2x4 for .* 0x2, .* padding is \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"got an image of 2×4 for .* 0×2, .* padding is \(2, 2\)"):
         up(input_of(2, 4))
     assert up(input_of(3, 3)).tensor.shape[2:] == (1, 1)

@@ -143,7 +143,7 @@ def test_softness_in_both_is_moved_at_every_position(kernel: object) -> None:
 )
 def test_what_is_kept_has_an_error_of_exactly_0(layer: Callable[..., nn.Module], kept: int) -> None:
     found = symmetry_profile(layer(*small.types("D4", "regular -> regular")))
-    errors = sorted(row.error for row in found.network)
+    errors = sorted(row.error for row in found.largest_by_element)
     assert errors[:kept] == [0] * kept
     assert min(errors[kept:], default=1) > 1e-4  # a softness of 0.001 at the start
     assert len(found.kept()) == kept
@@ -179,7 +179,9 @@ def test_network_has_the_layer_that_is_moved_most_and_elements_that_all_layers_k
     continuous = RelaxedR2Conv(second, second, 3, kernel=ContinuousKernel(hidden_size=4))
     profile = symmetry_profile(enn.SequentialModule(strict, continuous))
     assert [row.layer for row in profile.rows] == sorted(row.layer for row in profile.rows)
-    assert [(row.name, row.layer) for row in profile.network] == [(f"rotation {n}°", "1") for n in (90, 180, 270)]
+    assert [(row.name, row.layer) for row in profile.largest_by_element] == [
+        (f"rotation {n}°", "1") for n in (90, 180, 270)
+    ]
 
 
 def test_networks_without_a_group_have_no_profile() -> None:

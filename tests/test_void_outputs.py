@@ -110,7 +110,7 @@ def test_losses_of_single_inputs_are_in_the_unit_of_a_loss_that_leaves_out_void_
     output, (_, labels) = torch.randn(COUNT, CLASSES, SIDE, SIDE, dtype=torch.float64), scenes(void)
     likelihood = Likelihood("categorical", void)
     losses = likelihood.losses(output, labels)
-    likelihood.count(likelihood.counts(labels))
+    likelihood.set_mean_outputs(likelihood.counted_outputs(labels))
     expected = cross_entropy(output, labels, ignore_index=void).item()
     assert (losses.mean() * likelihood.unit).item() == pytest.approx(expected, rel=ROUNDING)
     assert losses[0] == 0

@@ -205,7 +205,7 @@ class SteeredKernel(Kernel):
 
     @property
     def is_random(self) -> bool:  # type: ignore[override]
-        """Whether samples are random in this mode."""
+        """True if samples are random in this mode."""
         return self.options.sampling == "random" and self.training
 
     def turn(self, angle: float) -> None:

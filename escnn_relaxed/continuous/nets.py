@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 
 class KernelNet(nn.Module, ABC):
-    """The base of the kernel nets. A new net is a subclass and nothing else.
+    """Base of the kernel nets; subclass it for a new net.
 
     A layer builds its net as ``net(filter_dimension, domain_dimension, hidden_size)`` and calls it with coordinates
     that are scaled by their frequencies. The domain dimension is 0 where nothing may be soft.

@@ -1,4 +1,4 @@
-"""The group as a kernel sees it: sampled elements with their coordinates, in any dimension of the base space."""
+"""Sampled group elements and their coordinates, in any dimension of the base space."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .faithful import coset_coordinates, separating_irreps
 from .kept import KeptGroup
 from .points import Array
 
-# The side in pixels of the image for which softness in translation is told, and its weights are scaled.
+# The side in pixels of the image for which softness in translation is reported, and its weights are scaled.
 REFERENCE_SIDE = 8
 # The choices of subgroups of the fiber group over which a mean may be taken.
 AVERAGES: tuple[tuple[str, ...], ...] = ((), ("rotation",), ("reflection",), FIBER_SUBGROUPS)
@@ -31,7 +31,7 @@ class Domain:
         self.samples = samples
         self.kept = kept
         self.dimension = gspace.dimensionality
-        # The size in pixels of the image whose softness is told.
+        # The size in pixels of the image whose softness is reported.
         self.reference_size = (REFERENCE_SIDE,) * self.dimension
         self.is_abstract = is_abstract(gspace)
         # The subgroups of the fiber group that may be soft, and the choices of them over which a mean may be taken.
@@ -119,7 +119,7 @@ class Domain:
         return round(float(count), 9) / self.fold
 
     def _domain_coordinates(self, rotation: Array, reflected: NDArray[np.int64] | int) -> dict[str, Array]:
-        """Coordinates a(g) of elements g = r fˢ, invariant to the kept group."""
+        """Return the coordinates a(g) of elements g = r fˢ, invariant to the kept group."""
         coordinates = self.coordinates(np.linalg.matrix_power(rotation, self.fold), reflected)
         if self.kept.axis is not None:
             # r⁻¹u of the axis u: the chord of two axes is as long as that of two rotations of the plane.
@@ -144,7 +144,7 @@ class Domain:
 
 
 def of_fiber_group(subgroups: Sequence[str], known: Sequence[str] = FIBER_SUBGROUPS) -> tuple[str, ...]:
-    """Return those of some subgroups that are of the fiber group, as the averages of a domain have them."""
+    """Return the given subgroups that belong to the fiber group, in its order: a key of a domain's averages."""
     return tuple([name for name in known if name in subgroups])
 
 

@@ -54,7 +54,7 @@ def _powers(dimension: int, degree: int) -> tuple[tuple[int, ...], ...]:
 
 
 def monomials(directions: Tensor, degrees: Sequence[int]) -> Tensor:
-    """Return 1 and all products of so many coordinates of directions (E, d), for each degree, (E, 1 + n)."""
+    """Return 1 and all monomials of the given degrees of directions (E, d), as (E, 1 + n)."""
     columns = [torch.ones_like(directions[:, :1])]
     for degree in degrees:
         if degree == 1:

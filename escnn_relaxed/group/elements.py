@@ -152,18 +152,25 @@ def sample_group(gspace: GSpace, samples: int | None = None) -> GroupSample:
 
 
 def rotation_matrix(angle: float) -> Array:
-    """The 2×2 matrix of a rotation by an angle in radians."""
+    """Return the 2×2 matrix of a rotation by an angle in radians."""
     cosine, sine = np.cos(angle), np.sin(angle)
     return np.array([[cosine, -sine], [sine, cosine]])
 
 
+def rotation_about(axis: Array, angle: float) -> Array:
+    """Return the matrix of the rotation of space about an axis by an angle in radians (Rodrigues' formula)."""
+    x, y, z = axis / np.linalg.norm(axis)
+    generator = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return np.eye(3) + math.sin(angle) * generator + (1 - math.cos(angle)) * generator @ generator
+
+
 def principal_angle(rotation: Array) -> Array:
-    """The angle of each 2×2 rotation matrix in (−π, π]."""
+    """Return the angle of each 2×2 rotation matrix in (−π, π]."""
     return principal_value(np.arctan2(rotation[..., 1, 0], rotation[..., 0, 0]))
 
 
 def principal_value(angle: Array) -> Array:
-    """The value in (−π, π] of angles; a half turn is +π whatever the sign of its rounding error."""
+    """Return the value in (−π, π] of angles; a half turn is +π whatever the sign of its rounding error."""
     wrapped = angle - 2 * np.pi * np.round(angle / (2 * np.pi))
     return np.where(wrapped <= -np.pi + 1e-9, np.pi, wrapped)
 
@@ -196,7 +203,7 @@ def grid_symmetries(
 
 @dataclass(frozen=True)
 class ActingGroup:
-    """A group without a base space, with its action on the plane or space, or a faithful one of another group.
+    """A group without a base space, with its usual action on the plane or space, or else a faithful one.
 
     It is as much of a gspace as a domain needs.
     """
@@ -227,7 +234,7 @@ class ActingGroup:
 
 
 def acting_group(group: Group) -> ActingGroup | None:
-    """Return a group with its usual action, else a faithful one; None of a continuous one of which none is known."""
+    """Return a group with its usual action, else a faithful one; None for a continuous group without a known one."""
     if isinstance(group, (CyclicGroup, DihedralGroup, SO2, O2)):
         return ActingGroup(group, 2)
     if isinstance(group, (SO3, O3, Octahedral, Icosahedral)) or (factors(group) and group.name in _FULL):
@@ -242,7 +249,7 @@ def acting_group(group: Group) -> ActingGroup | None:
 
 
 def is_abstract(gspace: GSpace | ActingGroup) -> bool:
-    """Return whether a group's elements are no rotations and reflections of a plane or of space."""
+    """Return whether the elements of a group are not rotations and reflections of a plane or of space."""
     return isinstance(gspace, ActingGroup) and gspace.is_abstract
 
 

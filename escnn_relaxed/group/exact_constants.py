@@ -1,4 +1,4 @@
-"""Constants of a layer, which are no state and stay exact.
+"""Constants of a layer that are not part of its state and stay exact.
 
 Coordinates and representation matrices are known to float64. Values that were cast to float32 and back with
 ``.double()`` would not be; here every cast starts from the float64 master again. The casts are plain tensors and no
@@ -27,7 +27,7 @@ _MOST_REMEMBERED = 16
 
 
 class ExactConstants(nn.Module):
-    """A module whose constants, which are not state, follow ``.to()`` and ``.double()`` without losing digits.
+    """Base of modules whose constants, which are not state, follow ``.to()`` and ``.double()`` without losing digits.
 
     A constant is an attribute, a tensor or a dict of tensors. ``exact`` has the same attributes in float64, or with
     integers, in main memory; they are not to be written to.

@@ -1,4 +1,4 @@
-"""Functions that tell the elements of any finite group apart: entries of its smallest irreps (float64 NumPy)."""
+"""Functions that distinguish the elements of any finite group: entries of its smallest irreps (float64 NumPy)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAME = 1e-6
 
 
 class _Candidate(NamedTuple):
-    """An irrep, and the set of the elements that it does not tell from the held ones, as bits of a number."""
+    """An irrep, and the set of elements that it does not distinguish from the held ones, as bits of a number."""
 
     irrep: Representation
     alike: int
@@ -27,7 +27,7 @@ class _Candidate(NamedTuple):
 def separating_irreps(
     irreps: Sequence[Representation], elements: Sequence[GroupElement], held: NDArray[np.bool_]
 ) -> list[Representation]:
-    """Return the irreps of the least size together that tell the cosets Hg of a subgroup H apart.
+    """Return the irreps of the least total size that distinguish the cosets Hg of a subgroup H.
 
     Args:
         irreps: those to take from, all of a finite group.

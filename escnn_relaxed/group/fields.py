@@ -30,7 +30,7 @@ class Block:
 
     @property
     def is_permutation(self) -> bool:
-        """Whether the channels are group elements or cosets."""
+        """True if the channels are group elements or cosets."""
         return self.image is not None
 
     def element_means(self) -> NDArray[np.float64]:

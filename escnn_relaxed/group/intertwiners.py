@@ -53,7 +53,7 @@ class NearestIntertwiner(ExactConstants):
         self.set_constant("order", pair_rows(pairs, self._size))
 
     def forward(self, kernel: Tensor) -> Tensor:
-        """Return the mean of a map, in the same shape; of further axes as of so many maps."""
+        """Return the mean of a map, in the same shape; further axes are a batch of maps."""
         entries = kernel.reshape(self._size[0] * self._size[1], -1)
         products = []
         for number, duals in self.duals.items():

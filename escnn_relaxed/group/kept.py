@@ -36,7 +36,7 @@ class KeptGroup:
 
     @property
     def has_reflections(self) -> bool:
-        """Whether an element reflects."""
+        """True if an element reflects."""
         return bool((np.linalg.det(self.members) < 0).any())
 
     def holds(self, elements: Array) -> NDArray[np.bool_]:
@@ -65,7 +65,7 @@ def kept_group(keep: object, gspace: GSpace, samples: int) -> KeptGroup:
     if keep == AXIS and not is_abstract(gspace):
         axis = np.array([0.0, 0.0, 1.0])
         if (np.abs(sample_group(gspace).rotations @ axis - axis).max(-1) < _SAME).sum() < 2:
-            raise ValueError(f"keep={keep!r} needs rotations about the axis z, which {gspace.name} has not")
+            raise ValueError(f"keep={keep!r} needs rotations about the axis z, but {gspace.name} has none")
         return KeptGroup(AXIS, np.eye(3)[None], axis)
     if isinstance(keep, (bool, float)):
         raise TypeError(f"keep must be the id of a subgroup or elements that generate it, got {keep!r}")
@@ -81,7 +81,7 @@ def _kept_in_plane(keep: object, gspace: GSpace, samples: int) -> KeptGroup:
     count, sample = int(name[2]), sample_group(gspace, samples)
     has_flip = name[1] == "D"
     if has_flip and not sample.reflected.any():
-        raise ValueError(f"keep={keep!r} has a reflection, which {gspace.name} has not: 'C{count}' is without")
+        raise ValueError(f"keep={keep!r} has a reflection, but {gspace.name} has none: use 'C{count}'")
     if len(sample.rotations) % count:
         raise ValueError(
             f"keep={keep!r} must have a number of rotations that divides {len(sample.rotations)}, those of the layer"

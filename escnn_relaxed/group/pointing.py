@@ -1,4 +1,4 @@
-"""Vectors that break a symmetry: the irreps that can point, the vectors that a subgroup fixes, and who fixes a vector.
+"""Vectors that break a symmetry: irreps that can point, vectors that a subgroup fixes, the symmetry of a vector.
 
 A vector v is in a direct sum of representations, ρ. Its symmetry is the subgroup of all g with ρ(g)v = v.
 """
@@ -10,10 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
-import torch
 from escnn.group import Group, GroupElement, Representation
 from escnn.gspaces import GSpace
-from numpy.typing import NDArray
 
 from .domain import AVERAGES
 from .elements import (
@@ -23,9 +21,11 @@ from .elements import (
     axis_in_words,
     element_with_action,
     is_of_space,
+    rotation_about,
     sample_group,
     turn,
 )
+from .fields import block_diagonal
 from .kept import KeptGroup
 from .points import Array
 
@@ -42,7 +42,7 @@ _MOST_FOLD = 32
 
 
 def space_that_acts(gspace: GSpace) -> GSpace | ActingGroup | None:
-    """Return the gspace, without a base space that of its group; None of a group of which no action is known."""
+    """Return the gspace; without a base space the group with its action, or None where no action is known."""
     return gspace if gspace.dimensionality else acting_group(gspace.fibergroup)
 
 
@@ -60,7 +60,7 @@ class Pointing:
 
     def matrix(self, element: GroupElement) -> Array:
         """Return ρ(g), (C, C)."""
-        return _block_diagonal([np.asarray(field(element), dtype=np.float64) for field in self.fields])
+        return block_diagonal([np.asarray(field(element), dtype=np.float64) for field in self.fields])
 
     def mean(self, elements: Iterable[GroupElement]) -> Array:
         """Return the mean of ρ over some elements, (C, C)."""
@@ -71,7 +71,7 @@ class Pointing:
         """The mean of ρ over all rotations."""
         if is_of_space(self.group):
             # The irreps with one dimension are those that rotations leave alone.
-            return _block_diagonal([_projection(field) for field in self.fields])
+            return block_diagonal([_projection(field) for field in self.fields])
         sample = sample_group(self.space, _TURNS if self.group.continuous else None)
         return self.mean(
             element for element, flipped in zip(sample.elements, sample.reflected, strict=True) if not flipped
@@ -105,7 +105,7 @@ class Pointing:
             mean = self.over_rotations
         turns = [np.eye(self.space.dimensionality)]
         if kept.axis is not None and kept.axis.any():
-            turns = [_about(kept.axis, 2 * math.pi * number / _TURNS) for number in range(_TURNS)]
+            turns = [rotation_about(kept.axis, 2 * math.pi * number / _TURNS) for number in range(_TURNS)]
         elements = [element_with_action(self.space, turned @ member) for turned in turns for member in kept.members]
         mean = mean @ self.mean([element for element in elements if element is not None])
         is_axis = np.isclose(np.diag(mean), 1, rtol=0, atol=_ROUNDING)
@@ -206,7 +206,7 @@ class Pointing:
         step = 1e-4
         moves = []
         for axis in np.eye(3):
-            ends = [self._rotation(_about(axis, angle)) for angle in (step, -step)]
+            ends = [self._rotation(rotation_about(axis, angle)) for angle in (step, -step)]
             moves.append((self.matrix(ends[0]) - self.matrix(ends[1])) @ vector / (2 * step))
         _, sizes, rows = np.linalg.svd(np.stack(moves, axis=1))
         still = rows[sizes < _ROUNDING * np.linalg.norm(vector)]
@@ -233,7 +233,7 @@ class Pointing:
 
 
 def pointing_fields(space: GSpace | ActingGroup, fixing: Callable[[Representation], bool]) -> list[Representation]:
-    """Return the fields by which the smallest vector points: of the base space, else the first irrep, that ``fixing``.
+    """Return the fields of the smallest vector that points: irreps of the base space, or another, by ``fixing``.
 
     They are the irreps of the base space on which the group acts; where none has vectors that may be kept, the first
     of the group's other irreps that has.
@@ -269,20 +269,8 @@ def _projection(field: Representation) -> Array:
     return projection
 
 
-def _block_diagonal(blocks: Sequence[Array]) -> Array:
-    found: NDArray[np.float64] = torch.block_diag(*[torch.from_numpy(np.array(block)) for block in blocks]).numpy()
-    return found
-
-
-def _about(axis: Array, angle: float) -> Array:
-    """Return the matrix of a rotation about an axis of space."""
-    x, y, z = axis
-    generator = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
-    return np.eye(3) + math.sin(angle) * generator + (1 - math.cos(angle)) * generator @ generator
-
-
 def _of_plane(fold: int, mirrors: Array) -> str:
-    """Return a group of so many turns and some mirrors in words, with the axis of one mirror."""
+    """Return the name of a group of the plane, with the axis of one mirror, given its number of turns and mirrors."""
     if not len(mirrors):
         return f"C{fold}" if fold > 1 else "nothing"
     angles = [math.degrees(math.atan2(mirror[1, 0], mirror[0, 0]) / 2) % 180 for mirror in mirrors]
@@ -292,7 +280,7 @@ def _of_plane(fold: int, mirrors: Array) -> str:
 
 
 def _of_space(rotations: Array, mirrors: Array) -> str:
-    """Return a finite group of matrices in words."""
+    """Return the name of a finite group of space, given its matrices."""
     axes = [axis_and_angle(matrix)[0] for matrix in rotations]
     turning = [axis for axis in axes if axis.any()]
     count = len(rotations) + len(mirrors)

@@ -1,4 +1,4 @@
-"""A field that does not depend on the input, beside features or through a layer. Runs without escnn."""
+"""A field that does not depend on the input, appended to features or mapped by a layer. Runs without escnn."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AppendedField(nn.Module):
         self.field = field
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, C_in, …) → (batch, C_in + C, …)."""
+        """Append the field: (batch, C_in, …) → (batch, C_in + C, …)."""
         field = self.field(features).expand(features.shape[0], *[-1] * (features.dim() - 1))
         return torch.cat([features, field], dim=1)
 
@@ -64,6 +64,6 @@ class SumWithField(nn.Module):
         self.of_field = of_field
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, C_in, …) → (batch, C_out, …)."""
+        """Apply the layer and add the field: (batch, C_in, …) → (batch, C_out, …)."""
         output: Tensor = self.layer(features) + self.of_field(self.field(features))
         return output

@@ -41,25 +41,25 @@ class _Shared:
 
     @property
     def extent(self) -> int:
-        """Pixels that the kernel spans."""
+        """The number of pixels that the kernel spans."""
         return self.dilation * (self.kernel_size - 1) + 1
 
 
 @dataclass(frozen=True)
 class ConvolutionGeometry(_Shared):
-    """The geometry of a convolution, as of ``conv2d``."""
+    """The geometry of a convolution, as in ``conv2d``."""
 
     padding_mode: str = "zeros"
 
     def output_size(self, *size: int) -> tuple[int, ...]:
-        """Size of the output along each axis."""
+        """Return the size of the output along each axis."""
         extent, output = self.extent, []
         for pixels, added in zip(size, self.padding, strict=True):
             output.append((pixels + 2 * added - extent) // self.stride + 1)
         return tuple(output)
 
     def domain_size(self, features: Tensor) -> tuple[int, ...]:
-        """Size of the image over which K may vary: the output's."""
+        """Return the size of the image over which K may vary: the output's."""
         return self.output_size(*image_size(features))
 
     def pad(self, features: Tensor) -> Tensor:
@@ -74,20 +74,20 @@ class ConvolutionGeometry(_Shared):
 
 @dataclass(frozen=True)
 class TransposedGeometry(_Shared):
-    """The geometry of a transposed convolution, as of ``conv_transpose2d``."""
+    """The geometry of a transposed convolution, as in ``conv_transpose2d``."""
 
     output_padding: tuple[int, ...] = (0, 0)
     padding_mode: ClassVar[str] = "zeros"
 
     def output_size(self, *size: int) -> tuple[int, ...]:
-        """Size of the output along each axis."""
+        """Return the size of the output along each axis."""
         return tuple(
             (pixels - 1) * self.stride + self.extent - 2 * padding + added
             for pixels, padding, added in zip(size, self.padding, self.output_padding, strict=True)
         )
 
     def domain_size(self, features: Tensor) -> tuple[int, ...]:
-        """Size of the image over which K may vary: the input's."""
+        """Return the size of the image over which K may vary: the input's."""
         return image_size(features)
 
 

@@ -1,4 +1,4 @@
-"""What a kernel is built from, and what it says of its weights and its form."""
+"""Configuration of a kernel, groups of its soft weights, and its form as factors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Size = tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class KernelConfig:
-    """All that a kernel is built from.
+    """Configuration from which a kernel is built.
 
     Attributes:
         in_type: fields of (one group of) the input.
@@ -68,7 +68,7 @@ class KernelConfig:
 
 
 class WeightGroup(NamedTuple):
-    """The soft weights of some subgroups. They do nothing in a kernel that is strict in one of these.
+    """The soft weights of some subgroups. They have no effect in a kernel that is strict in one of these.
 
     Attributes:
         subgroups: those that the kernel breaks through the weights.
@@ -89,11 +89,11 @@ class WeightGroup(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The subgroups in words, for people."""
+        """The subgroups as text."""
         return (", " if self.needs_all else " × ").join(ordered_subgroups(self.subgroups))
 
     def is_gone(self, hardened: Names) -> bool:
-        """Whether the weights do nothing in a kernel that is strict in some subgroups."""
+        """Return whether the weights have no effect in a kernel that is strict in some subgroups."""
         return self.subgroups <= set(hardened) if self.needs_all else not self.subgroups.isdisjoint(hardened)
 
 

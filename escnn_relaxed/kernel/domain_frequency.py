@@ -22,7 +22,7 @@ DEFAULT_FREQUENCY = 0.25
 
 
 class DomainFrequency(ExactConstants):
-    """The ω′ of the subgroups that a kernel may be soft in: one value each, for translation one an axis (x, y)."""
+    """The ω′ of the subgroups that a kernel may be soft in: one value each, of translation one for each axis."""
 
     # A learned ω′ is a parameter. A fixed one is a setting, so what depends on it alone is a constant, which is
     # remembered by ``settings``; only ``set`` and the loading of a state change it.
@@ -68,7 +68,7 @@ class DomainFrequency(ExactConstants):
         return scales[0] if len(scales) == 1 else torch.cat([zero[:0], *scales])
 
     def described(self) -> dict[str, list[float] | str]:
-        """Return the name of each subgroup → rounded values of its ω′ for people, where this process holds them."""
+        """Return the rounded values of ω′ by subgroup, as text, where this process holds them."""
         described: dict[str, list[float] | str] = {}
         for name, value in self.values().items():
             described[name] = [round(part, 4) for part in value.tolist()] if has_values(value) else "not here"
@@ -107,7 +107,7 @@ class DomainFrequency(ExactConstants):
             warn_once(f"{self.jumps[name]}, got ω′ = {', '.join(f'{value:g}' for value in values)}")
 
     def may_vary(self, *names: str) -> bool:
-        """Whether the kernel may depend on any of these subgroups; yes where ω′ is learned."""
+        """Return whether the kernel may depend on any of these subgroups; yes where ω′ is learned."""
         return any([name in self.names and (self.learn or any(self._fixed[name])) for name in names or self.names])
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -178,7 +178,7 @@ def _parts_of_group(domain: Domain) -> list[str]:
 
 
 def named_subgroups(relax: object) -> list[str]:
-    """Return the names that the argument ``relax`` has, none of them for the default."""
+    """Return the names in the argument ``relax``; none for the default."""
     if relax is None or (isinstance(relax, str) and relax == "default"):
         return []
     if not isinstance(relax, (str, Mapping, Sequence, Set)):

@@ -95,7 +95,7 @@ class NodeModulation(PositionModulation):
         super().__init__(fields, domain, np.zeros((1, domain.dimension)))
         self.set_constant("places", _places(domain))
 
-    def _made(self, scale: Tensor, setting: tuple[Any, ...], constants: Any) -> list[Maps]:
+    def _function_maps(self, scale: Tensor, setting: tuple[Any, ...], constants: Any) -> list[Maps]:
         # At the places that stand for the domain: gains (n, rows·P).
         made: list[Maps] = []
         values = self._functions(scale, constants.places, constants).flatten(0, 1)
@@ -135,7 +135,7 @@ class NodeModulation(PositionModulation):
     def _gain_coefficients(self) -> list[Tensor]:
         """Return the coefficients of the functions in each kind of fields, (1, fields, rows, J·M)."""
         maps = [(self.gains[n].flatten(1), self.directions[n].flatten(1)) for n in range(len(self.kinds))]
-        return self._combined(maps, self.by_kind())
+        return self._weighted_sums(maps, self.by_kind())
 
     def second_moments(self, frequency: DomainFrequency, size: tuple[int, ...]) -> Tensor:
         """Return the mean of f² over the disk or ball, (C_out, 1)."""

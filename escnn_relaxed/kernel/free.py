@@ -1,4 +1,4 @@
-"""A free map beside K_strict: linear maps between fields whose channels belong to no group elements."""
+"""K_strict plus a free map, for linear maps between fields whose channels belong to no group elements."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class FreeKernel(StrictKernel):
 
     @torch.no_grad()
     def _can_be_soft(self) -> bool:
-        """Return whether a map is equivariant to what is kept, and not to the whole group."""
+        """Return whether some map is equivariant to the kept group, and not to the whole group."""
         generator = torch.Generator().manual_seed(0)
         maps = torch.randn(*self.free_weight.shape, 1, generator=generator, dtype=torch.float64, device="cpu")
         kept, strict = (self._over(names).double()(maps) for names in ((), self.relaxed_subgroups))
@@ -70,7 +70,7 @@ class FreeKernel(StrictKernel):
         return bool((kept - strict).abs().max() > _ROUNDING)
 
     def _over(self, names: Sequence[str]) -> nn.Module:
-        """Return the mean over some subgroups, what is kept, and what is strict."""
+        """Return the mean over the given, the kept and the strict subgroups."""
         return self.means[f"over_{'_'.join(name for name in self.relaxed_subgroups if name in names)}"]
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
@@ -99,6 +99,6 @@ class FreeKernel(StrictKernel):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function the tensors of a state dict stand for."""
+        """Return the settings on which the meaning of a state dict depends."""
         # P is exact, whatever the samples of a continuous group.
         return {**super().describe(), "samples": None, "soft part": "free"}

@@ -41,7 +41,7 @@ class GridExactBasis(NamedTuple):
     attributes: list[dict[str, Any]]  # those of each element, as escnn gives them
 
     def is_near(self, samples: Tensor) -> bool:
-        """Whether samples, in whatever precision a network holds them, are these values but for rounding."""
+        """Return whether samples, in whatever precision a network holds them, are these values but for rounding."""
         held = samples.detach().double().cpu().numpy().reshape(len(samples), -1)
         near = max(_SAME, torch.finfo(samples.dtype).eps * float(np.abs(held).max()))
         exact = self.values.reshape(len(self.values), -1)

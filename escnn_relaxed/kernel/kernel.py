@@ -1,4 +1,4 @@
-"""The interface of a kernel K, which knows its mean PK over any subgroups and owns its strict part."""
+"""The interface of a kernel K, with its mean PK over any subgroups and its strict part."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_ROUNDING = 5e-3
 
 
 class Kernel(nn.Module, ABC):
-    """A kernel K between two lists of fields, (C_out, C_in, T) at T taps. A new kernel is a subclass and nothing else.
+    """A kernel K between two lists of fields, (C_out, C_in, T) at T taps; subclass it for a new kernel.
 
     The weights of the strict part are the layer's, so that state dicts of ``R2Conv`` keep their keys. A kernel takes
     them as an argument, None where it has a strict part of its own. A subclass writes :meth:`forward` and sets the
@@ -130,7 +130,7 @@ class Kernel(nn.Module, ABC):
         return torch.einsum("roi...,rop->poi...", banks, factors.flatten(2)[..., start:end])
 
     def draw(self) -> None:
-        """Draw what is random in K; called before each forward where ``is_random`` is True.
+        """Draw the random part of K; called before each forward where ``is_random`` is True.
 
         What is drawn stays until the next call, so that activation checkpointing repeats it.
         """
@@ -143,7 +143,7 @@ class Kernel(nn.Module, ABC):
         scale_to(self, weights, softness)
 
     def soft_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters that a strict kernel does without."""
+        """Yield the parameters that a strict kernel does not have."""
         yield from self.parameters()
 
     def weight_groups(self) -> list[WeightGroup]:
@@ -151,7 +151,7 @@ class Kernel(nn.Module, ABC):
         return []
 
     def varies(self, averaged: Sequence[str] = ()) -> bool:
-        """Whether K may depend on the position after an average."""
+        """Return whether K may depend on the position after an average."""
         is_named = "translation" in self.relaxed_subgroups and "translation" not in averaged
         return is_named and self.frequency.may_vary("translation")
 
@@ -200,7 +200,7 @@ class Kernel(nn.Module, ABC):
         return {name: value * 0 if name in names else value for name, value in self.state_dict().items()}
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function the tensors of a state dict stand for."""
+        """Return the settings on which the meaning of a state dict depends."""
         config = self.config
         is_soft_in = list(self.relaxed_subgroups)
         is_sampled = config.domain.gspace.fibergroup.continuous and bool(is_soft_in)
@@ -275,7 +275,7 @@ def energies_of_moves(
     return torch.stack(found), energy(banks)
 
 
-def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
+def softness_from_energies(soft: Tensor, strict: Tensor) -> Tensor:
     """Return ‖K − PK‖² / (‖PK‖² + ‖K − PK‖²) from both energies; 0 where the first is rounding, NaN of NaN."""
     # ‖K‖² where the group maps the pixel grid to itself. Elsewhere K − PK and PK are only nearly orthogonal, and this
     # form keeps the result in [0, 1].
@@ -287,7 +287,7 @@ def soft_share(soft: Tensor, strict: Tensor) -> Tensor:
 
 
 def at_least_single(kernel: Kernel, weights: Tensor | None) -> tuple[Kernel, Tensor | None]:
-    """Return a kernel and its weights, or of half precision, where K and PK would be equal, a float32 copy of both."""
+    """Return a kernel and its weights, or a float32 copy of both in half precision, where K and PK would be equal."""
     tensors = [] if weights is None else [weights]
     for part in kernel.modules():
         for value in (*part._parameters.values(), *part._buffers.values(), *vars(part).values()):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from escnn.group import O2, GroupElement
@@ -10,7 +11,7 @@ from escnn.nn import FieldType
 from torch import nn
 
 from ..group.domain import Domain
-from ..group.elements import element_with_action
+from ..group.elements import element_with_action, rotation_about
 from ..group.intertwiners import NearestIntertwiner
 from ..group.linear_maps import GroupAverage
 from ..group.points import Array
@@ -36,8 +37,9 @@ def mean_of_maps(config: KernelConfig, names: Sequence[str]) -> nn.Module:
         parts.append(_over_group(*(field_type.restrict(rotations) for field_type in fields)))
     elif kept.axis is not None:
         # As many turns as the product of two irreps has frequencies.
-        highest = sum(max(name[-1] for name in field_type.irreps) for field_type in fields)
-        parts.append(_over_elements(*fields, _elements(domain, _turns_about(kept.axis, highest + 1))))
+        count = 1 + sum(max(name[-1] for name in field_type.irreps) for field_type in fields)
+        turns = [rotation_about(kept.axis, 2 * math.pi * number / count) for number in range(count)]
+        parts.append(_over_elements(*fields, _elements(domain, turns)))
     return nn.Sequential(*parts)
 
 
@@ -52,16 +54,7 @@ def _over_elements(in_type: FieldType, out_type: FieldType, elements: Sequence[G
     return GroupAverage(in_type.representations, out_type.representations, symmetries)
 
 
-def _elements(domain: Domain, actions: Array) -> list[GroupElement]:
-    """Return the elements of a group that act by some matrices (L, d, d)."""
+def _elements(domain: Domain, actions: Iterable[Array]) -> list[GroupElement]:
+    """Return the elements of a group that act by some matrices (d, d)."""
     found = [element_with_action(domain.gspace, action) for action in actions]
     return [element for element in found if element is not None]
-
-
-def _turns_about(axis: Array, count: int) -> Array:
-    """Return the matrices of the turns by multiples of 2π over a number, about an axis of length 1, (count, 3, 3)."""
-    x, y, z = axis / np.linalg.norm(axis)
-    generator = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
-    angles = 2 * np.pi * np.arange(count)[:, None, None] / count
-    turns: Array = np.eye(3) + np.sin(angles) * generator + (1 - np.cos(angles)) * generator @ generator
-    return turns

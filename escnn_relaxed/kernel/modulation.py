@@ -48,7 +48,7 @@ class FieldKind(NamedTuple):
 
 
 class Modulation(ExactConstants, ABC):
-    """The base of modulations. ``weights`` are those of each kind of fields, (fields, number), flattened; in lists."""
+    """Base of modulations. ``weights`` are lists of the weights of each kind of fields, (fields, number), flattened."""
 
     weights: nn.Parameter
     order: Tensor
@@ -73,24 +73,25 @@ class Modulation(ExactConstants, ABC):
         """Return the subgroups that each weight belongs to."""
 
     @abstractmethod
-    def _made(self, scale: Tensor, setting: tuple[Any, ...], constants: Any) -> list[Maps]:
+    def _function_maps(self, scale: Tensor, setting: tuple[Any, ...], constants: Any) -> list[Maps]:
         """Return the functions of each kind of fields at ω′, (number of weights, columns)."""
 
     @abstractmethod
-    def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
+    def _weighted_sums(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
         """Return the sums of functions with the weights of each kind, (…, fields, rows, columns)."""
 
     def forward(self, frequency: DomainFrequency, setting: tuple[Any, ...] = ()) -> Tensor:
         """Return the sums of functions with weights; where ω′ is fixed the functions are made once for a setting."""
         if frequency.learn or has_no_values():
-            maps = self._made(frequency.scale(self._columns, self.like), setting, self)
+            maps = self._function_maps(frequency.scale(self._columns, self.like), setting, self)
         else:
-            maps = self.remembered((frequency.settings, setting), partial(self._made_exactly, frequency, setting))
-        return self.channels(self._combined(maps, self.by_kind()))
+            make = partial(self._exact_function_maps, frequency, setting)
+            maps = self.remembered((frequency.settings, setting), make)
+        return self.channels(self._weighted_sums(maps, self.by_kind()))
 
-    def _made_exactly(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> list[Maps]:
-        made = self._made(frequency.scale(self._columns), setting, self.exact)
-        return [tuple(part.to(self.like) for part in maps) for maps in made]
+    def _exact_function_maps(self, frequency: DomainFrequency, setting: tuple[Any, ...]) -> list[Maps]:
+        maps = self._function_maps(frequency.scale(self._columns), setting, self.exact)
+        return [tuple(part.to(self.like) for part in kind_maps) for kind_maps in maps]
 
     def _start(self, counts: list[int]) -> None:
         """Make the weights, given their number in a field of each kind."""
@@ -171,18 +172,18 @@ class ElementModulation(Modulation):
         self._taps = len(taps) if sides else 1
         self._kind_functions = [independent(values @ kind.elements.T) for kind in self.kinds]
         functions, rows = {}, {}
-        for number, (kind, of_kind) in enumerate(zip(self.kinds, self._kind_functions, strict=True)):
-            functions[number] = np.array(of_kind, dtype=np.int64)
-            scaled = [_scaled(values[function], kind.elements.T) for function in of_kind]
+        for number, (kind, kind_functions) in enumerate(zip(self.kinds, self._kind_functions, strict=True)):
+            functions[number] = np.array(kind_functions, dtype=np.int64)
+            scaled = [_scaled(values[function], kind.elements.T) for function in kind_functions]
             rows[number] = np.reshape(scaled, (-1, *kind.elements.T.shape))
         self.set_constant("functions", functions)
         self.set_constant("rows", rows)
-        self._start([len(of_kind) + len(sides) for of_kind in self._kind_functions])
+        self._start([len(kind_functions) + len(sides) for kind_functions in self._kind_functions])
 
-    def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
+    def _weighted_sums(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
         parts = []
-        for of_kind, (made,) in zip(weights, maps, strict=True):
-            parts.append((of_kind @ made).unflatten(-1, (-1, self._taps)))
+        for kind_weights, (kind_maps,) in zip(weights, maps, strict=True):
+            parts.append((kind_weights @ kind_maps).unflatten(-1, (-1, self._taps)))
         return parts
 
     def moved(self, frequency: DomainFrequency, averaged: Sequence[str], numbers: NDArray[np.int64]) -> Tensor:
@@ -190,23 +191,23 @@ class ElementModulation(Modulation):
         # With g for h⁻¹g in each mean, ⟨g e, h⁻¹d⟩ becomes ⟨g e, d⟩, and the functions are those at h⁻¹g.
         values = self._functions(frequency.scale(self._columns, self.like), averaged, self)
         maps = self._maps_of(values[:, torch.from_numpy(numbers).to(values.device)], self)
-        return self.channels(self._combined(maps, self.by_kind()))
+        return self.channels(self._weighted_sums(maps, self.by_kind()))
 
-    def _made(self, scale: Tensor, setting: tuple[Any, ...], constants: Any) -> list[Maps]:
+    def _function_maps(self, scale: Tensor, setting: tuple[Any, ...], constants: Any) -> list[Maps]:
         return self._maps_of(self._functions(scale, setting, constants), constants)
 
     def _maps_of(self, values: Tensor, constants: Any) -> list[Maps]:
         """Return the maps of each kind of fields, given the functions h at the elements, (J, M)."""
         sides = (values.index_select(0, constants.side_functions).unsqueeze(1) @ constants.along).squeeze(1)
-        made: list[Maps] = []
+        maps: list[Maps] = []
         for number, kind in enumerate(self.kinds):
-            of_kind = values.index_select(0, constants.functions[number])
-            rows = (of_kind.unsqueeze(1) @ constants.rows[number]).squeeze(1).unsqueeze(-1)
+            kind_functions = values.index_select(0, constants.functions[number])
+            rows = (kind_functions.unsqueeze(1) @ constants.rows[number]).squeeze(1).unsqueeze(-1)
             if self._side_functions:
                 of_sides = sides.unsqueeze(1).expand(-1, len(kind.elements), -1)
                 rows = torch.cat([rows.expand(-1, -1, sides.shape[1]), of_sides])
-            made.append((rows.flatten(1),))
-        return made
+            maps.append((rows.flatten(1),))
+        return maps
 
     def _functions(self, scale: Tensor, averaged: Sequence[str], constants: Any) -> Tensor:
         """Return the functions h of each element, (J, M), averaged over some subgroups, less their means."""
@@ -220,7 +221,7 @@ class ElementModulation(Modulation):
         return values @ constants.centre[of_fiber_group(averaged, self._known)]
 
     def tap_functions(self) -> Tensor:
-        """Return an orthonormal basis of the functions of the taps that f may be a sum of, (n, T), or (1, 1)."""
+        """Return an orthonormal basis of the functions of the taps that f is composed of, (n, T), or (1, 1)."""
         # 1 for the weights of group elements, and those that sides are made of whatever ω′ is.
         along = self.exact.along
         if not len(along):
@@ -244,7 +245,7 @@ class ElementModulation(Modulation):
 
 
 class InputModulation(ElementModulation):
-    """f of pairs of an output channel, in fields of some numbers, and an input channel: functions of its elements."""
+    """f of pairs of an output channel, of the given fields, and an input channel: functions of its elements."""
 
     lists: Tensor
 
@@ -285,11 +286,11 @@ def independent(values: Array) -> list[int]:
     sizes = functions.square().mean(1).sqrt()
     for number in torch.nonzero(sizes > _NOTHING).flatten().tolist():
         function = functions[number] / functions[number].norm()
-        rest = function - function @ basis.mT @ basis
-        left = rest.norm()
-        if left > _LEAST:
+        residual = function - function @ basis.mT @ basis
+        residual_norm = residual.norm()
+        if residual_norm > _LEAST:
             kept.append(number)
-            basis = torch.cat([basis, (rest / left)[None]])
+            basis = torch.cat([basis, (residual / residual_norm)[None]])
     return kept
 
 

@@ -16,7 +16,7 @@ from ..group.elements import principal_angle
 from ..group.fields import channel_elements
 from ..torch_modes import has_values
 from .config import KernelConfig, WeightGroup
-from .kernel import KernelBuilder, soft_share
+from .kernel import KernelBuilder, softness_from_energies
 from .strict import RelaxingKernel, StrictKernel
 
 
@@ -26,7 +26,7 @@ class PartialKernel(RelaxingKernel):
     ``relax`` is ν of ``"rotation"`` and ``"reflection"`` at the start, or ``"default"``: as the softness says.
     """
 
-    way = "partial"
+    relaxation_name = "partial"
 
     def __init__(
         self, config: KernelConfig, strict: KernelBuilder = StrictKernel, relax: object = "default", learn: bool = True
@@ -38,8 +38,8 @@ class PartialKernel(RelaxingKernel):
                 f"window is on, got {config.domain.gspace.name}"
             )
         available, fields = self.relaxed_subgroups, config.out_type.representations
-        self._starts_as_told = isinstance(relax, str) and bool(check_choice("relax", relax, ("default",)))
-        start = dict.fromkeys(available, 0.0) if self._starts_as_told else _checked(relax, available)
+        self._uses_initial_softness = isinstance(relax, str) and bool(check_choice("relax", relax, ("default",)))
+        start = dict.fromkeys(available, 0.0) if self._uses_initial_softness else _checked(relax, available)
         elements, has_any = channel_elements(fields, config.domain.sample)
         if start and not has_any.all():
             raise ValueError(
@@ -75,7 +75,7 @@ class PartialKernel(RelaxingKernel):
         """Set each ν so that the softness is s, where none is given. On regular fields each subgroup has its share."""
         super().start(weights, softness)
         names = self.relaxed_subgroups
-        if not (self._starts_as_told and names):
+        if not (self._uses_initial_softness and names):
             return
         whole = GroupWindow(self.config.domain, np.eye(len(self.config.domain.sample)), {}, learn=False)
         # Windows multiply, and so do 1 − s.
@@ -118,7 +118,7 @@ class GroupWindow(GroupMeans):
             # |ν| has a slope at 0 too, so that a step below 0 narrows as well, and a strict layer can learn.
             size = torch.where(value < 0, -value, value)
             outside = size * self.reflected if name == "reflection" else (self.distance - 1 + size) * self._steps
-            # Cut off at 0 and 1, with the slope there that ``clamp`` has not from torch 2.14 on.
+            # Cut off at 0 and 1, with the slope there that ``clamp`` does not have from torch 2.14 on.
             values = 1 - outside
             window = window * values.masked_fill(values > 1, 1.0).masked_fill(values < 0, 0.0)
         return window
@@ -128,14 +128,15 @@ class GroupWindow(GroupMeans):
         return self.averaged(averaged) @ self.elements(self.narrowing())
 
     def narrowing_for(self, softness: float, along: Mapping[str, float], energy: Tensor, where: str) -> float:
-        """Return the factor of some ν, cut off at 1, that makes a kernel of this energy in each channel so soft."""
+        """Return the factor of some ν, cut off at 1, that gives a kernel of these channel energies the softness."""
         exact = copy.deepcopy(self).double()
 
         def softness_at(factor: float) -> float:
             narrowing = {name: min(factor * value, 1.0) for name, value in along.items()}
             elements = exact.elements({name: torch.tensor(value).double() for name, value in narrowing.items()})
             rows, means = (exact.averaged(names) @ elements for names in ((), SUBGROUPS))
-            return float(soft_share(((rows - means).square() * energy).sum(), (means.square() * energy).sum()))
+            soft, strict = ((part.square() * energy).sum() for part in (rows - means, means))
+            return float(softness_from_energies(soft, strict))
 
         if softness > softness_at(1.0):
             raise ValueError(

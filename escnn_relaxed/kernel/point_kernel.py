@@ -163,10 +163,10 @@ class PointKernel(TiedKernel):
         super().__init__(PointConfig(**values, points=points, domain_radius=domain_radius), basis=basis)
         self.public_name = TiedKernel.__name__
 
-    def _of_elements(self, config: KernelConfig, names: Sequence[str]) -> EdgeModulation:
+    def _element_modulation(self, config: KernelConfig, names: Sequence[str]) -> EdgeModulation:
         return EdgeModulation(config.out_type.representations, config.domain, names, config.taps)
 
-    def _of_positions(self, config: KernelConfig, all_directions: bool) -> NodeModulation:
+    def _position_modulation(self, config: KernelConfig, all_directions: bool) -> NodeModulation:
         radius = getattr(config, "domain_radius", None)
         if radius is None:
             raise ValueError(
@@ -208,7 +208,7 @@ class PointKernel(TiedKernel):
         """
         messages = strict if is_all else strict * sum(terms.values())
         if self.position_modulation is not None and self.training and not any(map(self.varies, terms)):
-            messages = messages + self._nothing(self.position_modulation)
+            messages = messages + self._zero_of_parameters(self.position_modulation)
         soft = {averaged: c for averaged, c in terms.items() if self._varies_over_the_group(averaged)}
         if not soft:
             return messages, None

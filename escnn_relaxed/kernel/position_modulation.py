@@ -67,28 +67,29 @@ class PositionModulation(Modulation):
     def coefficients(self) -> Tensor:
         """Return the map from the functions of the position for all elements to the factors, (R, C_out, J·M)."""
         maps = [(self.gains[n].flatten(1), self.directions[n].flatten(1)) for n in range(len(self.kinds))]
-        return self.channels(self._combined(maps, self.by_kind()))
+        return self.channels(self._weighted_sums(maps, self.by_kind()))
 
-    def _combined(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
+    def _weighted_sums(self, maps: Sequence[Maps], weights: Sequence[Tensor]) -> list[Tensor]:
         # Maps are of gains (n, rows·columns) and of directions (n, d·columns).
         parts = []
-        for of_kind, kind, number, (gain_map, way_map) in zip(weights, self.kinds, self._numbers, maps, strict=True):
-            part = (of_kind[:, :number] @ gain_map).unflatten(1, (len(kind.elements), -1)).unsqueeze(0)
+        for kind_weights, kind, number, kind_maps in zip(weights, self.kinds, self._numbers, maps, strict=True):
+            gain_map, way_map = kind_maps
+            part = (kind_weights[:, :number] @ gain_map).unflatten(1, (len(kind.elements), -1)).unsqueeze(0)
             if self.has_directions:
-                ways = (of_kind[:, number:] @ way_map).unflatten(1, (len(self._columns), 1, -1)).transpose(0, 1)
+                ways = (kind_weights[:, number:] @ way_map).unflatten(1, (len(self._columns), 1, -1)).transpose(0, 1)
                 part = torch.cat([each.expand(-1, -1, kind.size, -1) for each in (part, ways)])
             parts.append(part)
         return parts
 
-    def _made(self, scale: Tensor, setting: tuple[Any, ...], constants: Any) -> list[Maps]:
+    def _function_maps(self, scale: Tensor, setting: tuple[Any, ...], constants: Any) -> list[Maps]:
         # At the pixels of an image: gains (n, rows·P), directions (n, d·P).
         values = position_functions(constants.action, scale, setting).flatten(0, 1)
-        made: list[Maps] = []
+        maps: list[Maps] = []
         for number in range(len(self.kinds)):
             parts = constants.gains[number], constants.directions[number]
             gains, ways = ((part.flatten(0, 1) @ values).unflatten(0, part.shape[:2]).flatten(1) for part in parts)
-            made.append((gains, ways))
-        return made
+            maps.append((gains, ways))
+        return maps
 
     def second_moments(self, frequency: DomainFrequency, size: tuple[int, ...]) -> Tensor:
         """Return the mean over the pixels of f², (C_out, T)."""
@@ -105,9 +106,9 @@ class PositionModulation(Modulation):
 def _gains(values: Array, kind: FieldKind) -> tuple[Array, Array]:
     """Return independent gains of a kind as maps of h (J, M, P) to rows, (n, rows, J, M), and their values."""
     maps = np.einsum("jn,rm->jrnm", np.eye(len(values)), kind.elements)
-    made = np.einsum("jmp,rm->jrp", values, kind.elements)
-    kept = independent(made)
-    return maps[kept], made[kept]
+    sampled = np.einsum("jmp,rm->jrp", values, kind.elements)
+    kept = independent(sampled)
+    return maps[kept], sampled[kept]
 
 
 def _directions(values: Array, action: Array, along: Array | None) -> tuple[Array, Array]:
@@ -117,9 +118,9 @@ def _directions(values: Array, action: Array, along: Array | None) -> tuple[Arra
         return np.zeros((0, axes, count, elements)), np.zeros((0, 1))
     # mean_g h(g⁻¹x) g e for each function and axis e.
     maps = np.einsum("jn,mik->jkinm", np.eye(count), action / elements).reshape(-1, axes, count, elements)
-    made = np.einsum("ainm,nmp,it->atp", maps, values, along, optimize=True)
-    kept = independent(made)
-    return maps[kept], made[kept]
+    sampled = np.einsum("ainm,nmp,it->atp", maps, values, along, optimize=True)
+    kept = independent(sampled)
+    return maps[kept], sampled[kept]
 
 
 def _scaled(maps: Array, values: Array) -> Array:

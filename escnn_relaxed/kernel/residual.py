@@ -27,7 +27,7 @@ _DEPENDENT = 1e-10
 class ResidualKernel(RelaxingKernel):
     """K = K_strict + F, with any kernel F, ``free_weight``."""
 
-    way = "residual"
+    relaxation_name = "residual"
 
     def __init__(self, config: KernelConfig, strict: KernelBuilder = StrictKernel) -> None:
         super().__init__(config, strict)
@@ -100,7 +100,7 @@ class ResidualKernel(RelaxingKernel):
 
 
 def _subgroup(gspace: GSpace, subgroups: tuple[str, ...]) -> tuple[float | None, int] | str:
-    """Return escnn's id of the rotations of a group, or of its reflection; of cones of space it knows none."""
+    """Return escnn's id of the rotations of a group, or of its reflection; a ``ValueError`` where it has no such id."""
     group = gspace.fibergroup
     if gspace.dimensionality < 3 and isinstance(group, (O2, DihedralGroup)):
         order = -1 if isinstance(group, O2) else group.rotation_order

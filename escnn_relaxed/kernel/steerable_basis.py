@@ -1,4 +1,4 @@
-"""The steerable basis of ``escnn.nn.R2Conv`` (equation (9)), with which strict kernels are made of weights.
+"""The steerable basis of ``escnn.nn.R2Conv`` (equation (9)), which maps weights to strict kernels.
 
 The basis is escnn's own: the same elements, order and normalisation. So weights mean the same as in
 ``R2Conv`` and can be exchanged with it. Layers share the exact basis, which is never written to. ``as_held`` takes the
@@ -146,7 +146,7 @@ class SteerableBasis(ExactConstants):
 
 
 class BasisElements(BasisManager):
-    """The methods of ``R2Conv.basisexpansion``. Unlike there it is no module, and holds nothing of a layer's state."""
+    """The methods of ``R2Conv.basisexpansion``, without being a module or holding a layer's state."""
 
     def __init__(self, basis: SteerableBasis) -> None:
         super().__init__()

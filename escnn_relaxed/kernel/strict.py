@@ -68,7 +68,7 @@ class StrictKernel(Kernel):
         return strict
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function the tensors of a state dict stand for."""
+        """Return the settings on which the meaning of a state dict depends."""
         return {**super().describe(), "fingerprint of the steerable basis": self.basis.fingerprint}
 
 
@@ -76,7 +76,7 @@ class RelaxingKernel(Kernel):
     """A kernel that relaxes ``strict``, whose weights are the layer's or its own. A subclass says how."""
 
     default_softness = 0.01
-    way: ClassVar[str]  # the name of what relaxes K
+    relaxation_name: ClassVar[str]  # "partial", "residual" or "weighted"; of a subclass its own
 
     def __init__(self, config: KernelConfig, strict: KernelBuilder = StrictKernel) -> None:
         super().__init__(config)
@@ -102,5 +102,5 @@ class RelaxingKernel(Kernel):
         return {key: value * 0 for key, value in self.state_dict().items() if not key.startswith("strict.")}
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function the tensors of a state dict stand for."""
-        return {**self.strict.describe(), "soft in": list(self.relaxed_subgroups), "soft part": self.way}
+        """Return the settings on which the meaning of a state dict depends."""
+        return {**self.strict.describe(), "soft in": list(self.relaxed_subgroups), "soft part": self.relaxation_name}

@@ -1,9 +1,10 @@
-"""The default: the strict kernel, modulated over the domain (docs/concepts/mathematics.md)."""
+"""The default kernel: the strict kernel, modulated over the domain (docs/concepts/mathematics.md)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -72,14 +73,14 @@ class TiedKernel(StrictKernel):
         self._of_group = config.domain.fiber_subgroups
         names = [name for name in self._of_group if name in config.relax]
         if names:
-            modulation = self._of_elements(config, names)
+            modulation = self._element_modulation(config, names)
             self.modulation = modulation if len(modulation.weights) else None
             rigid = [number for number, field in enumerate(fields) if field not in modulation.soft_representations()]
             if rigid:
                 of_inputs = InputModulation(config.in_type.representations, config.domain, names, fields, rigid)
                 self.input_modulation = of_inputs if len(of_inputs.weights) else None
         if "translation" in config.relax:
-            self.position_modulation = self._of_positions(config, all_directions)
+            self.position_modulation = self._position_modulation(config, all_directions)
         can_be_soft = {name for part in self._modulations() for names in part.weight_subgroups() for name in names}
         if not self.basis.dimension:
             can_be_soft = set()  # the factors of a kernel that is 0
@@ -91,19 +92,19 @@ class TiedKernel(StrictKernel):
         self.frequency = DomainFrequency(relax, config.learn_relaxation, config.domain.dimension)
         self.relaxed_subgroups = self.frequency.names
 
-    def _of_elements(self, config: KernelConfig, names: Sequence[str]) -> ElementModulation:
+    def _element_modulation(self, config: KernelConfig, names: Sequence[str]) -> ElementModulation:
         """Return f_G of the output's channels, for some subgroups."""
         return ElementModulation(config.out_type.representations, config.domain, names, config.taps)
 
-    def _of_positions(self, config: KernelConfig, all_directions: bool) -> PositionModulation:
-        """Return f_T."""
+    def _position_modulation(self, config: KernelConfig, all_directions: bool) -> PositionModulation:
+        """Return f_T of the output's channels."""
         return PositionModulation(config.out_type.representations, config.domain, config.taps, all_directions)
 
     def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
         """Return K without its factors at positions, (C_out, C_in, T)."""
         strict: Tensor = self.basis(weights)
         if self.position_modulation is not None and self.training and not self.varies(averaged):
-            strict = strict + self._nothing(self.position_modulation)
+            strict = strict + self._zero_of_parameters(self.position_modulation)
         # f may be other than 0, as far as is known without waiting for an accelerator.
         if self.training or any([self.frequency.may_vary(name) for name in self._of_group if name not in averaged]):
             for modulation in (self.modulation, self.input_modulation):
@@ -112,11 +113,11 @@ class TiedKernel(StrictKernel):
                     strict = torch.addcmul(strict, strict, f.unsqueeze(1) if modulation is self.modulation else f)
         return strict
 
-    def _nothing(self, modulation: Modulation) -> Tensor:
-        """Return 0 of the parameters of f_T: distributed training waits for the gradient of each, here 0."""
+    def _zero_of_parameters(self, modulation: Modulation) -> Tensor:
+        """Return 0 as a function of the parameters of f_T, since distributed training waits for a gradient of each."""
         total: Any = sum(value.sum() for value in (modulation.weights, *self.frequency.parameters()))
-        nothing: Tensor = 0 * total
-        return nothing
+        zero: Tensor = 0 * total
+        return zero
 
     def filters(
         self, weights: Tensor | None, size: tuple[int, ...], averaged: Sequence[str] = ()
@@ -200,11 +201,11 @@ class TiedKernel(StrictKernel):
 
     @torch.no_grad()
     def start(self, weights: Tensor | None, softness: float) -> None:
-        """Draw the weights of f so that the softness is s; 0 where none is wanted, but for weights that wait."""
+        """Draw the weights of f so that the softness is s; 0 where s is 0, except weights whose ω′ is 0."""
         modulations = self._modulations()
         if not modulations:
             return
-        if softness == 0 and any(map(self._is_waiting, self.weight_groups())):
+        if softness == 0 and any(map(self._has_zero_frequency, self.weight_groups())):
             self.start(weights, self.default_softness)
             self.load_state_dict(self.strict_state())
             return
@@ -250,22 +251,23 @@ class TiedKernel(StrictKernel):
                 groups.setdefault(names, []).append((modulation.weights, numbers))
         return [WeightGroup(names, entries) for names, entries in groups.items()]
 
-    def _is_waiting(self, group: WeightGroup) -> bool:
-        """Whether weights do nothing because a learned ω′ is 0. Were they 0, too, neither would have a gradient."""
+    def _has_zero_frequency(self, group: WeightGroup) -> bool:
+        """Return whether weights have no effect because a learned ω′ is 0."""
+        # Were the weights 0, too, neither they nor ω′ would have a gradient.
         known = [value for name, value in self.frequency.values().items() if name in group.subgroups]
         return self.config.learn_relaxation and any(has_values(value) and not value.any() for value in known)
 
     def strict_state(self) -> dict[str, Tensor]:
-        """Return the entries of the state with which K is K_strict: soft weights are 0, but for those that wait."""
+        """Return the entries of the state with which K is K_strict: soft weights are 0, except those whose ω′ is 0."""
         state = super().strict_state()
         names = {id(parameter): name for name, parameter in self.named_parameters()}
-        waiting = [entry for group in self.weight_groups() if self._is_waiting(group) for entry in group.entries]
-        for parameter, numbers in waiting:
+        waiting = [group.entries for group in self.weight_groups() if self._has_zero_frequency(group)]
+        for parameter, numbers in chain.from_iterable(waiting):
             state[names[id(parameter)]].view(-1)[numbers] = parameter.detach().view(-1)[numbers]
         return state
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function the tensors of a state dict stand for."""
+        """Return the settings on which the meaning of a state dict depends."""
         return {**super().describe(), **({"soft part": "tied"} if self._modulations() else {})}
 
 

@@ -29,7 +29,7 @@ class _ElementWeights(GroupMeans):
 class WeightedKernel(RelaxingKernel):
     """K = Σ_l w_l(g′) K_l, w_l = a_l + Σ_i b_li c_i, with orthonormal functions c of mean 0 on the group."""
 
-    way = "weighted"
+    relaxation_name = "weighted"
     further: Any
     elements: _ElementWeights
 

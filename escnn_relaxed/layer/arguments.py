@@ -158,7 +158,7 @@ def check_shape(name: str, shape: tuple[int, ...], in_type: FieldType, geometry:
 
 def _by(size: Sequence[int]) -> str:
     """Return a size as text, such as 3×3."""
-    return "x".join(map(str, size))
+    return "×".join(map(str, size))
 
 
 def shown_arguments(geometry: Geometry) -> list[str]:
@@ -183,7 +183,7 @@ def check_softness(value: object, name: str = "initial_softness") -> float:
 
 
 @torch.no_grad()
-def check_follows(name: str, value: object, own: Tensor | None, parameter: str) -> None:
+def check_derived_tensor(name: str, value: object, own: Tensor | None, parameter: str) -> None:
     """Raise a ``ValueError`` if a tensor that escnn's layers store differs from the one that this layer computes."""
     if value is not None and not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}: {value!r}")

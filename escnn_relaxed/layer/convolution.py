@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
+from escnn.gspaces import GSpace
 from escnn.nn import FieldType
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from ..checks import check_no_hooks, check_size
 from ..group.points import PositionFactors
 from ..integral.factors import FactoredConvolution, as_weight
 from ..integral.geometry import Geometry, TransposedGeometry, as_convolution
 from ..kernel.tied import position_factors
-from .arguments import check_follows
+from ..on_escnn.sampled_basis import built_on_the_cpu
+from .arguments import check_derived_tensor, check_field_types, checked_geometry
 from .gate import added_banks, check_for_all, gated_sum, gated_terms
 from .relaxed_layer import RelaxedLayer
+from .softness_options import SoftnessOptions, shows_softness_options
 
 
 class RelaxedConvolution(RelaxedLayer):
@@ -41,7 +46,7 @@ class RelaxedConvolution(RelaxedLayer):
     def filter_banks(self, size: int | tuple[int, ...]) -> Tensor:
         """Return K at each pixel where translation is soft: (rows, columns, C_out, C_in/groups, k, k).
 
-        It is there to look at: a forward does without.
+        For inspection only; ``forward`` does not build these banks.
 
         Args:
             size: height and width of the output in pixels, or one number for all axes. Of a transposed layer the output
@@ -88,7 +93,7 @@ class RelaxedConvolution(RelaxedLayer):
 
     @filter.setter
     def filter(self, value: Tensor) -> None:
-        check_follows("filter", value, self.filter_bank(), "weights")
+        check_derived_tensor("filter", value, self.filter_bank(), "weights")
 
     @torch.no_grad()
     def export(self) -> nn.Module:
@@ -130,6 +135,41 @@ class RelaxedConvolution(RelaxedLayer):
             # Of (1 + a) B + C the banks are B + C with 1, and B with a.
             banks, factors = torch.cat([alone[0][0] + banks[:1], banks]), factors.with_ones()
         return as_weight(banks, self.geometry, is_factored=True), factors
+
+
+class TransposedConvolution(RelaxedConvolution):
+    """Base of the transposed convolutions of the plane and of space."""
+
+    _space: ClassVar[type[GSpace]]
+
+    @built_on_the_cpu
+    @shows_softness_options
+    def __init__(
+        self,
+        in_type: FieldType,
+        out_type: FieldType,
+        kernel_size: int,
+        padding: int | tuple[int, ...] = 0,
+        output_padding: int | tuple[int, ...] = 0,
+        stride: int | tuple[int, ...] = 1,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = True,
+        sigma: list[float] | float | None = None,
+        frequencies_cutoff: float | Callable[[float], int] | None = None,
+        rings: list[float] | None = None,
+        maximum_offset: int | None = None,
+        recompute: bool = False,
+        basis_filter: Callable[[dict[str, Any]], bool] | None = None,
+        initialize: bool = True,
+        **softness: Unpack[SoftnessOptions],
+    ) -> None:
+        check_field_types(in_type, out_type, self._space)
+        shared = kernel_size, padding, stride, dilation, groups
+        geometry = checked_geometry(in_type, out_type, *shared, output_padding=output_padding)
+        basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
+        basis |= {"recompute": recompute, "basis_filter": basis_filter, "maximum_offset": maximum_offset}
+        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softness)
 
 
 def _number(numbers: tuple[int, ...]) -> int | tuple[int, ...]:

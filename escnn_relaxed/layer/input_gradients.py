@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 from escnn.nn import GeometricTensor
@@ -16,24 +17,40 @@ from ..integral.factors import as_weight, integrate
 from ..integral.geometry import image_size
 from ..kernel.config import ModulatedKernel
 from ..kernel.tied import modulated
+from .reference_field import ReferenceField
+from .referenced_layer import ReferencedLayer
 from .relaxed_layer import RelaxedLayer
 
 # Values of the filter banks of all inputs that are mapped over at a time, 128 MB in single precision.
 _MOST_VALUES = 2**25
+# A layer whose parameters have per-input gradients: relaxed, or one that adds a reference field.
+AnyLayer: TypeAlias = RelaxedLayer | ReferenceField | ReferencedLayer
+Layer = TypeVar("Layer", bound=AnyLayer, covariant=True)
 
 
-class LayerCall(NamedTuple):
+@dataclass(frozen=True)
+class LayerCall(Generic[Layer]):
     """A call of a layer in a forward pass: its input and its output."""
 
-    layer: Any  # a RelaxedLayer, or what adds a reference field
+    layer: Layer
     features: Tensor
     output: Tensor
 
 
-def input_gradients(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
+RelaxedCall: TypeAlias = LayerCall[RelaxedLayer]
+
+
+def input_gradients(
+    call: LayerCall[AnyLayer], slope: Tensor, own: dict[str, nn.Parameter], count: int
+) -> dict[str, Tensor]:
     """Return the per-input gradients, (count, …), of the parameters of a layer that it uses."""
-    if not isinstance(call.layer, RelaxedLayer):
-        return _of_reference(call, slope, own, count)
+    if isinstance(call.layer, RelaxedLayer):
+        return _of_relaxed(LayerCall(call.layer, call.features, call.output), slope, own, count)
+    return _of_reference(call.layer, call.features, slope, own, count)
+
+
+def _of_relaxed(call: RelaxedCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
+    """Return the gradients of a relaxed layer by the fastest way that it allows."""
     if any(map(has_hooks, call.layer.modules())):
         # Tensors of a map must not get into the hands of users.
         return _one_by_one(call, slope, own, count)
@@ -46,23 +63,29 @@ def input_gradients(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter]
         return _one_by_one(call, slope, own, count)
 
 
-def _of_reference(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
+def _of_reference(
+    layer: ReferenceField | ReferencedLayer,
+    features: Tensor,
+    slope: Tensor,
+    own: dict[str, nn.Parameter],
+    count: int,
+) -> dict[str, Tensor]:
     """Return the gradients of a reference field, which adds the same to all inputs."""
     if not own:
         return {}
-    added = call.layer.added(call.features[:1])
+    added = layer.added(features[:1])
     # A field beside the features is the last of the channels.
     slopes = slope[:, -added.shape[1] :].unflatten(0, (count, -1)).sum(1)
     rows = torch.autograd.grad(added, list(own.values()), slopes.unsqueeze(1), is_grads_batched=True)
     return dict(zip(own, rows, strict=True))
 
 
-def _has_large_banks(call: LayerCall, count: int) -> bool:
+def _has_large_banks(call: RelaxedCall, count: int) -> bool:
     """Return whether per-input filter banks take more memory than the features; if not, ``vmap`` is faster."""
     return count * call.layer.kernel.values_at_a_pixel > call.features.numel() + call.output.numel()
 
 
-def _modulated(call: LayerCall, own: dict[str, nn.Parameter]) -> ModulatedKernel | None:
+def _modulated(call: RelaxedCall, own: dict[str, nn.Parameter]) -> ModulatedKernel | None:
     """Return the kernel as factors if the parameters enter through these alone, else None."""
     layer, soft = call.layer, set(map(id, call.layer.soft_parameters()))
     is_other = type(layer).forward is not RelaxedLayer.forward or layer.expands_itself or layer.gates
@@ -73,7 +96,7 @@ def _modulated(call: LayerCall, own: dict[str, nn.Parameter]) -> ModulatedKernel
 
 
 def _of_modulated(
-    call: LayerCall, kernel: ModulatedKernel, slope: Tensor, own: dict[str, nn.Parameter], count: int
+    call: RelaxedCall, kernel: ModulatedKernel, slope: Tensor, own: dict[str, nn.Parameter], count: int
 ) -> dict[str, Tensor]:
     """Return the per-input gradients of the parameters of factors, without a filter bank for each input."""
     # The output is the sum over r of F_r(c; x) times a convolution with S ⊙ u_r ⊙ (1 + f). As a function of the taps f
@@ -113,13 +136,13 @@ def _of_modulated(
     return {name: row for name, row in zip(own, rows, strict=True) if row is not None}
 
 
-def _product(call: LayerCall, values: Mapping[str, Tensor], features: Tensor, slope: Tensor) -> Tensor:
+def _product(call: RelaxedCall, values: Mapping[str, Tensor], features: Tensor, slope: Tensor) -> Tensor:
     """Return ⟨output, slope⟩ of a layer with other values of its parameters."""
     output = functional_call(call.layer, dict(values), (GeometricTensor(features, call.layer.in_type),))
     return (output.tensor * slope).sum()
 
 
-def _mapped(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
+def _mapped(call: RelaxedCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
     """Return the per-input gradients by ``vmap``, with a filter bank for each input."""
     values = {name: parameter.detach() for name, parameter in own.items()}
     chunk = max(1, _MOST_VALUES // call.layer.kernel.values_at_a_pixel)
@@ -127,7 +150,7 @@ def _mapped(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count:
     return of_inputs(values, *_by_input(call, slope, count))
 
 
-def _one_by_one(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
+def _one_by_one(call: RelaxedCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
     """Return the per-input gradients by one call of the layer for each input."""
     rows = [
         torch.autograd.grad(_product(call, own, *one), list(own.values()))
@@ -136,6 +159,6 @@ def _one_by_one(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], co
     return dict(zip(own, (torch.stack(row) for row in zip(*rows, strict=True)), strict=True))
 
 
-def _by_input(call: LayerCall, slope: Tensor, count: int) -> list[Tensor]:
+def _by_input(call: RelaxedCall, slope: Tensor, count: int) -> list[Tensor]:
     """Return features and slopes with an axis for the inputs."""
     return [images.unflatten(0, (count, -1)) for images in (call.features, slope)]

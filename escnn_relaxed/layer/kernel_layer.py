@@ -1,4 +1,4 @@
-"""The base of all layers: a kernel between fields, an integral and a bias, and their state."""
+"""Base of all layers: a kernel between fields, an integral and a bias, and their state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..kernel.steerable_basis import BasisElements
 from ..kernel.tied import filters_of_means
 from ..torch_modes import full_precision
 from . import state_dict as states
-from .arguments import check_dtype, check_follows, check_input, check_shape, check_softness, shown_arguments
+from .arguments import check_derived_tensor, check_dtype, check_input, check_shape, check_softness, shown_arguments
 from .expansion import ParameterExpansion
 from .gate import Gate, check_for_all, gated_integral, gated_sum, gated_terms, gates_at
 from .softness_options import SoftnessOptions, build_kernel, check_options
@@ -57,7 +57,7 @@ class KernelLayer(ParameterExpansion):
         self._hardened: tuple[str, ...] = ()
         self.gates: tuple[Gate, ...] = ()
         self._memo = EvaluationMemo()
-        self._register_state_dict_hook(states.complete)
+        self._register_state_dict_hook(states.save_description)
         expansion = InvariantBias(out_type) if check_flag("bias", bias) else None
         self.bias_expansion = None if expansion is None or not expansion.dimension else expansion
         values = None if self.bias_expansion is None else nn.Parameter(torch.zeros(self.bias_expansion.dimension))
@@ -171,7 +171,7 @@ class KernelLayer(ParameterExpansion):
 
     @expanded_bias.setter
     def expanded_bias(self, value: Tensor | None) -> None:
-        check_follows("expanded_bias", value, self.expanded_bias, "bias")
+        check_derived_tensor("expanded_bias", value, self.expanded_bias, "bias")
 
     @property
     def like(self) -> Tensor:
@@ -225,7 +225,7 @@ class KernelLayer(ParameterExpansion):
 
     @property
     def is_stationary(self) -> bool:
-        """Whether K is the same at every position, so that the layer is one convolution.
+        """True if K is the same at every position, so that the layer is one convolution.
 
         Example:
             >>> from escnn import gspaces
@@ -266,7 +266,7 @@ class KernelLayer(ParameterExpansion):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
     ) -> None:
-        arguments[-1].extend(states.adapt(self, state_dict, prefix, local_metadata))
+        arguments[-1].extend(states.convert_state(self, state_dict, prefix, local_metadata))
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
         own = [value for key, value in state_dict.items() if key.startswith(prefix) and value.is_floating_point()]
         if local_metadata.get("assign_to_params_buffers") and own:

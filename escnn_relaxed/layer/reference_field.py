@@ -102,7 +102,7 @@ class ReferenceField(EquivariantModule):
         self.geometry = ConvolutionGeometry(1, (0,) * self.space.dimensionality)
         self.gates: tuple[Gate, ...] = ()
         self._hardened: tuple[str, ...] = ()
-        self._register_state_dict_hook(states.complete)
+        self._register_state_dict_hook(states.save_description)
         self.vector = nn.Parameter(torch.zeros(self.parts.means[()].shape[1]))
         has_positions = "translation" in self.parts.relaxes
         weights = nn.Parameter(torch.zeros(len(self.parts.maps))) if has_positions else None
@@ -383,7 +383,7 @@ class ReferenceField(EquivariantModule):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *arguments: Any
     ) -> None:
-        arguments[-1].extend(states.adapt_hardened(self, state_dict, prefix, local_metadata))
+        arguments[-1].extend(states.load_hardened(self, state_dict, prefix, local_metadata))
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A layer whose input has a reference field beside it, as the sum of two layers: of the features and of the field."""
+"""A layer of features and a reference field, as the sum of two layers: of the features and of the field."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ReferencedLayer(EquivariantModule):
         return SumWithField(self.layer.export(), self.reference.constant_field(), self.reference_layer.export())
 
     def check_equivariance(self, *arguments: Any, **keywords: Any) -> list[tuple[GroupElement, float]]:
-        """Check the layer as it does itself, in the elements that fix the reference; a warning names the rest."""
+        """Check the equivariance of the layer under the elements that fix the reference; a warning names the rest."""
         fixed = [element for element, _ in self.reference.check_equivariance(verbose=False)]
         found = self.layer.check_equivariance(*arguments, **keywords)
         return [(element, error) for element, error in found if element in fixed]

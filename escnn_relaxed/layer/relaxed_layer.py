@@ -22,7 +22,7 @@ from ..checks import (
 from ..group.domain import Domain
 from ..kernel.config import Names, Size, WeightGroup
 from ..kernel.domain_frequency import Frequency
-from ..kernel.kernel import Kernel, at_least_single, scale_to, soft_share
+from ..kernel.kernel import Kernel, at_least_single, scale_to, softness_from_energies
 from ..kernel.steerable_basis import SteerableBasis
 from ..kernel.tied import strict_kernel
 from ..torch_modes import full_precision
@@ -36,7 +36,7 @@ _ROUNDING = 16
 
 
 class RelaxedLayer(KernelLayer):
-    """A layer whose kernel may be soft. It answers for its kernel: nothing above this folder asks the kernel itself."""
+    """A layer whose kernel may be soft. Code outside this folder uses the layer, never its kernel."""
 
     @property
     def domain_frequency(self) -> dict[str, Tensor]:
@@ -149,7 +149,7 @@ class RelaxedLayer(KernelLayer):
             averaged = ordered_subgroups(self._hardened, wanted)
             if self.gates:
                 return self._gated_softness(kernel, weights, averaged, pixels)
-            return soft_share(*kernel.energies(weights, self._hardened, averaged, pixels))
+            return softness_from_energies(*kernel.energies(weights, self._hardened, averaged, pixels))
 
     def _gated_softness(self, kernel: Kernel, weights: Tensor | None, averaged: Names, size: Size) -> Tensor:
         """Return the softness of the gated kernel K_g, for each input if a gate has a value for each."""
@@ -159,8 +159,9 @@ class RelaxedLayer(KernelLayer):
             """Return ‖L − PL‖² and ‖L‖² in units of ‖K‖², where L is the mean of the gated K over subgroups."""
             if not gates:
                 if mean not in parts:
-                    whole = 1 - soft_share(*kernel.energies(weights, self._hardened, mean, size))
-                    soft = soft_share(*kernel.energies(weights, mean, ordered_subgroups(mean, averaged), size))
+                    whole = 1 - softness_from_energies(*kernel.energies(weights, self._hardened, mean, size))
+                    both = ordered_subgroups(mean, averaged)
+                    soft = softness_from_energies(*kernel.energies(weights, mean, both, size))
                     parts[mean] = soft * whole, whole
                 return parts[mean]
             # L is a strict part and, orthogonal to it, g times a soft part.
@@ -240,7 +241,7 @@ class RelaxedLayer(KernelLayer):
 
     @property
     def is_hardened(self) -> bool:
-        """Whether the layer was made strict in all subgroups."""
+        """True if the layer was made strict in all subgroups."""
         return self._hardened == (ALL_SUBGROUPS if self.domain.is_abstract else SUBGROUPS)
 
     def harden(self, *subgroups: str | Collection[str]) -> None:
@@ -327,7 +328,7 @@ class RelaxedLayer(KernelLayer):
         self.to(strict.weights).kernel.start(self.weights, softness)
 
     def _basis_of(self, strict: Any) -> SteerableBasis:
-        """Return the basis of a layer of escnn's, as it holds it."""
+        """Return the basis that a layer of escnn holds."""
         config = self.kernel.config
         shape = config.in_type, config.out_type, config.kernel_size, config.dilation
         return SteerableBasis(*shape, strict.basisexpansion, as_held=True)

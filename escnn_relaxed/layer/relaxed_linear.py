@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from ..checks import check_choice, check_no_hooks
 from ..integral.geometry import ConvolutionGeometry, as_convolution
 from ..on_escnn.sampled_basis import built_on_the_cpu
-from .arguments import check_field_types, check_follows
+from .arguments import check_derived_tensor, check_field_types
 from .equivariance_check import check_equivariance
 from .relaxed_layer import RelaxedLayer
 from .softness_options import SoftnessOptions, shows_softness_options
@@ -109,7 +109,7 @@ class RelaxedLinear(RelaxedLayer):
 
     @matrix.setter
     def matrix(self, value: Tensor) -> None:
-        check_follows("matrix", value, self.filter_bank(), "weights")
+        check_derived_tensor("matrix", value, self.filter_bank(), "weights")
 
     @torch.no_grad()
     def export(self) -> nn.Module:

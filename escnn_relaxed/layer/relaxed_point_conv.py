@@ -1,4 +1,4 @@
-"""`RelaxedR2PointConv` and `RelaxedR3PointConv`, which take the place of escnn's convolutions of clouds."""
+"""`RelaxedR2PointConv` and `RelaxedR3PointConv`, which replace escnn's convolutions of clouds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .state_dict import describe_fields
 
 
 class PointConvolution(RelaxedLayer):
-    """The base of convolutions of clouds of the plane and of space."""
+    """Base of the convolutions of clouds of the plane and of space."""
 
     _space: ClassVar[type[GSpace]]
     _rings: list[float]
@@ -38,7 +38,7 @@ class PointConvolution(RelaxedLayer):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        # As of escnn's layers, no forward calls expand_parameters.
+        # As in escnn's layers, no forward calls expand_parameters.
         cls.expands_itself = False
 
     @built_on_the_cpu
@@ -138,12 +138,12 @@ class PointConvolution(RelaxedLayer):
 
     @property
     def basissampler(self) -> Any:
-        """Escnn's sampler of the basis that ``weights`` multiply, as of ``R2PointConv``, for ``escnn.nn.init``."""
+        """Escnn's sampler of the basis that ``weights`` multiply, as in ``R2PointConv``, for ``escnn.nn.init``."""
         return self._of_points.basis.sampler
 
     @property
     def basisexpansion(self) -> Any:
-        """The same as ``basissampler``: what the weights multiply."""
+        """Alias of ``basissampler``."""
         return self.basissampler
 
     def expand_filter(self, points: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ class PointConvolution(RelaxedLayer):
         return shape[0], self.out_type.size
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide which function a state dict's tensors stand for; kept in its metadata."""
+        """Return the settings on which the meaning of a state dict depends; kept in its metadata."""
         return {
             "operator": "convolution of clouds",
             "group": self.space.name,
@@ -241,7 +241,7 @@ class RelaxedR2PointConv(PointConvolution):
         groups: 1, as escnn's layer has no groups.
         bias: add a bias to the trivial irreps of the output.
         sigma: widths of the rings of the steerable basis.
-        width: radius of the support; with ``n_rings`` it takes the place of ``rings``.
+        width: radius of the support; with ``n_rings`` it replaces ``rings``.
         n_rings: number of rings, from 0 to ``width``.
         frequencies_cutoff: highest frequency of the basis at each radius.
         rings: radii of the basis.

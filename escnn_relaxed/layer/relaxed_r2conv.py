@@ -1,17 +1,17 @@
-"""`RelaxedR2Conv`, which takes the place of `escnn.nn.R2Conv`, and its adjoint."""
+"""`RelaxedR2Conv`, which replaces `escnn.nn.R2Conv`, and its adjoint."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
-from escnn.gspaces import GSpace, GSpace2D
+from escnn.gspaces import GSpace2D
 from escnn.nn import FieldType, R2Conv, R2ConvTransposed
 from typing_extensions import Unpack
 
 from ..on_escnn.sampled_basis import built_on_the_cpu
 from .arguments import check_field_types, checked_geometry
-from .convolution import RelaxedConvolution
+from .convolution import RelaxedConvolution, TransposedConvolution
 from .softness_options import SoftnessOptions, shows_softness_options
 
 
@@ -126,41 +126,6 @@ class RelaxedR2Conv(RelaxedConvolution):
 
 # Code that asks isinstance(layer, R2Conv), as loops that draw weights do, means this layer too.
 R2Conv.register(RelaxedR2Conv)
-
-
-class TransposedConvolution(RelaxedConvolution):
-    """The base of transposed convolutions of the plane and of space."""
-
-    _space: ClassVar[type[GSpace]]
-
-    @built_on_the_cpu
-    @shows_softness_options
-    def __init__(
-        self,
-        in_type: FieldType,
-        out_type: FieldType,
-        kernel_size: int,
-        padding: int | tuple[int, ...] = 0,
-        output_padding: int | tuple[int, ...] = 0,
-        stride: int | tuple[int, ...] = 1,
-        dilation: int = 1,
-        groups: int = 1,
-        bias: bool = True,
-        sigma: list[float] | float | None = None,
-        frequencies_cutoff: float | Callable[[float], int] | None = None,
-        rings: list[float] | None = None,
-        maximum_offset: int | None = None,
-        recompute: bool = False,
-        basis_filter: Callable[[dict[str, Any]], bool] | None = None,
-        initialize: bool = True,
-        **softness: Unpack[SoftnessOptions],
-    ) -> None:
-        check_field_types(in_type, out_type, self._space)
-        shared = kernel_size, padding, stride, dilation, groups
-        geometry = checked_geometry(in_type, out_type, *shared, output_padding=output_padding)
-        basis: dict[str, Any] = {"sigma": sigma, "frequencies_cutoff": frequencies_cutoff, "rings": rings}
-        basis |= {"recompute": recompute, "basis_filter": basis_filter, "maximum_offset": maximum_offset}
-        super().__init__(in_type, out_type, geometry, bias, basis, initialize, softness)
 
 
 class RelaxedR2ConvTransposed(TransposedConvolution):

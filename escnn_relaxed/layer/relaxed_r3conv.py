@@ -1,4 +1,4 @@
-"""`RelaxedR3Conv`, which takes the place of `escnn.nn.R3Conv`, and its adjoint."""
+"""`RelaxedR3Conv`, which replaces `escnn.nn.R3Conv`, and its adjoint."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing_extensions import Unpack
 
 from ..on_escnn.sampled_basis import built_on_the_cpu
 from .arguments import check_field_types, checked_geometry
-from .convolution import RelaxedConvolution
-from .relaxed_r2conv import TransposedConvolution
+from .convolution import RelaxedConvolution, TransposedConvolution
 from .softness_options import SoftnessOptions, shows_softness_options
 
 

@@ -1,4 +1,4 @@
-"""The options of softness, which all layers share, and the kernel that they describe. An option is added here alone."""
+"""The options of softness, which all layers share, and the kernel that they describe. Add new options here only."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def build_kernel(
 
 
 def _warn_of_other_subgroups(kernel: Kernel, relax: object, named: Sequence[str]) -> None:
-    """Warn once of a kernel that is not soft in what ``relax`` names, or that is soft in what it does not name."""
+    """Warn once if a kernel is not soft in a subgroup that ``relax`` names, or is soft in another."""
     soft = kernel.relaxed_subgroups
     ignored = [name for name in named if name not in (*soft, *kernel.cannot_be_soft)]
     if ignored:

@@ -42,7 +42,7 @@ def describe(layer: Any) -> dict[str, Any]:
     }
 
 
-def complete(layer: Any, state: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
+def save_description(layer: Any, state: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
     """Hook: add the hardened subgroups to the state of a layer, and a description to its metadata."""
     metadata["layer"] = layer.describe()
     if layer.hardened:
@@ -54,16 +54,16 @@ def _flagged(layer: Any) -> tuple[str, ...]:
     return ALL_SUBGROUPS if layer.domain.is_abstract else SUBGROUPS
 
 
-def adapt(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
+def convert_state(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
     """Convert a state to one that a layer can load, set its hardened subgroups, and return the mismatches as text."""
-    errors = adapt_hardened(layer, state, prefix, metadata)
+    errors = load_hardened(layer, state, prefix, metadata)
     if layer.kernel.basis is not None:
-        errors += adopt_basis(state, prefix, layer.kernel.basis)
+        errors += convert_weights(state, prefix, layer.kernel.basis)
         _adopt_r2conv_state(state, prefix, layer)
     return errors
 
 
-def adapt_hardened(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
+def load_hardened(layer: Any, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
     """Set the hardened subgroups of a layer or a reference field from a state; return the mismatches as text."""
     errors = []
     found = differences(metadata.get("layer", {}), layer.describe(), metadata.get("version"))
@@ -131,7 +131,7 @@ def describe_fields(field_type: FieldType) -> str:
     return " + ".join(f"{count} {name}" for name, count in runs)
 
 
-def adopt_basis(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> list[str]:
+def convert_weights(state: MutableMapping[str, Tensor], prefix: str, basis: Any) -> list[str]:
     """Express weights that escnn saved with another basis in the layer's; return the mismatches as text."""
     mismatches: list[str] = []
     weights = state.get(f"{prefix}weights")

@@ -4,7 +4,7 @@
 :mod:`escnn_relaxed.learning.lightning_callbacks`, which needs Lightning.
 """
 
-# Names that stand twice can be imported from here, too: they are listed at the top level, or are classes of results.
+# ``as`` re-exports names listed at the top level and result classes.
 from .annealing import annealed_gate
 from .evidence import SoftnessEvidence as SoftnessEvidence
 from .frequency_parameters import frequency_penalty, share_domain_frequency

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import check_callable, check_integer, check_mapping, check_not_negative
 from ..measure.batches import device_of, joined_pairs
-from ..measure.forward_probe import Output
+from ..measure.forward_probe import OutputSelector
 from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
 from ..network.relaxed_layers import copy_network, first_input, in_eval_mode, relaxed_layers
 from ..torch_modes import full_precision
@@ -23,7 +23,7 @@ from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import IGNORE_INDEX, Likelihood
 from .posterior import EvidenceRow, EvidenceTable, fixed_point, posterior_draws
 from .prior import LearnedGroup, Prior, check_prior
-from .soft_gradients import SoftGroup, SoftWeights, joined_over_processes, multiply, soft_groups, taken
+from .soft_gradients import SoftGroup, SoftWeights, gather_entries, joined_over_processes, scale_entries, soft_groups
 
 FEWEST_INPUTS = 10
 
@@ -100,7 +100,7 @@ class SoftnessEvidence:
         observations: int,
         likelihood: str = "categorical",
         seed: int = 0,
-        output: Output = None,
+        output: OutputSelector = None,
         ignore_index: int = IGNORE_INDEX,
         prior: Prior | None = None,
     ) -> None:
@@ -161,9 +161,8 @@ class SoftnessEvidence:
         if is_soft:
             factors = self._factors_beside(self._soft.parameters[0])
             rates = {id(value): group["lr"] for group in groups for value in group["params"]}
-            ones = {id(value): torch.ones_like(value).flatten() for value in self._soft.parameters}
-            of_each = taken(self._groups, {key: rates.get(key, 0.0) * one for key, one in ones.items()}).to(factors)
-            multiply(self._groups, (1 - 2 * of_each * factors).clamp_min(0))
+            own = {id(of): rates.get(id(of), 0.0) * torch.ones_like(of).flatten() for of in self._soft.parameters}
+            scale_entries(self._groups, (1 - 2 * gather_entries(self._groups, own).to(factors) * factors).clamp_min(0))
 
     def update(self, inputs: Any, targets: Tensor | None = None) -> None:
         """Learn δ anew from some inputs of the training data; 128 are enough.

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..measure.forward_probe import Output
+from ..measure.forward_probe import OutputSelector
 from ..network.relaxed_layers import first_input, in_eval_mode, input_chunks
 from .likelihoods import IGNORE_INDEX, Likelihood
 from .posterior import fisher_rows
-from .soft_gradients import SoftWeights, check_arguments, gradients, output_of, taken
+from .soft_gradients import SoftWeights, check_arguments, gather_entries, gradients, output_of
 
 # Inputs at a time, for gradients of single ones and for losses.
 _CHUNK, _LARGE_CHUNK = 32, 256
@@ -28,7 +28,7 @@ class Batch:
     network: nn.Module
     inputs: Any
     targets: Tensor | None
-    output: Output = None  # picks the tensor of the likelihood from what the network returns
+    output: OutputSelector = None  # picks the tensor of the likelihood from what the network returns
 
     def check(self, likelihood: Likelihood, fewest: int, most: int) -> None:
         """Check the arguments of the network, the number of inputs, and that there are targets where they are needed.
@@ -84,7 +84,7 @@ class Batch:
         if self.targets is None or likelihood.name != "gaussian":
             rows = rows_of(self.targets)
             if self.targets is not None:
-                likelihood.count(joined(likelihood.counts(self.targets)))
+                likelihood.set_mean_outputs(joined(likelihood.counted_outputs(self.targets)))
             return rows
         with torch.no_grad():
             likelihood.fit(float(joined(self.losses(likelihood)).mean()))
@@ -102,7 +102,7 @@ class Batch:
             with torch.enable_grad():
                 slopes = gradients(self.network, soft.parameters, arguments, direction, self.output)
             values = {id(of): slope.reshape(len(slope), -1) for of, slope in zip(soft.parameters, slopes, strict=True)}
-            rows.append(taken(soft.groups, values).detach().cpu().double())
+            rows.append(gather_entries(soft.groups, values).detach().cpu().double())
         return torch.cat(rows)
 
 

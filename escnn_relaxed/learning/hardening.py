@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..checks import ordered_subgroups
 from ..measure.reports import Report
 from ..network.relaxed_layers import relaxed_layers
-from .posterior import posterior
+from .posterior import occam_factor_of
 from .prior import LearnedGroup
 from .soft_gradients import SoftGroup, mean_and_error, soft_groups
 
@@ -99,7 +99,7 @@ def harden_by_trials(
         gone = [group.key for group in groups]
         whole = {group.key: learned[group.key] for group in soft_groups(network)}
         staying = [of for key, of in whole.items() if key not in gone]
-        occam_factor = posterior(list(whole.values()))[1] - posterior(staying)[1]
+        occam_factor = occam_factor_of(list(whole.values())) - occam_factor_of(staying)
         needed, is_kept = _COUNTED_ON * occam_factor + ODDS, False
         try:
             for name in names:

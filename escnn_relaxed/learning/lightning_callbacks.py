@@ -17,7 +17,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..checks import check_bool, check_callable, check_integer, warn_once
-from ..measure.forward_probe import Output
+from ..measure.forward_probe import OutputSelector
 from ..measure.measured_network import Data, Shifts
 from ..measure.summary import relaxation_scalars
 from ..network.relaxed_layers import first_input, input_chunks, relaxed_layers
@@ -47,7 +47,7 @@ class LearnSoftness(Callback):
     the number of images of the last epoch.
 
     Args:
-        likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``, as of :class:`~escnn_relaxed.SoftnessEvidence`.
+        likelihood: ``"categorical"``, ``"binary"`` or ``"gaussian"``, as in :class:`~escnn_relaxed.SoftnessEvidence`.
         first_epoch: number of the epoch after which the first update is, counted from 0. Default: 2, the third.
         inputs: number of images of an update.
         decoupled: whether soft weights shrink by :meth:`~escnn_relaxed.SoftnessEvidence.decay`, for few images, and not
@@ -57,9 +57,9 @@ class LearnSoftness(Callback):
         from_batch: from a training batch to (inputs, targets). Inputs are images, or a tuple of all arguments of
             ``forward``, images first. Targets are those of an update: of a regression, or classes where some are
             ``ignore_index``, else None will do.
-        ignore_index: the class of outputs that the loss leaves out, as of ``cross_entropy``. Updates then need the
+        ignore_index: the class of outputs that the loss leaves out, as in ``cross_entropy``. Updates then need the
             classes, by default the tensor that follows the images.
-        prior: of the soft weights, as of ``SoftnessEvidence``.
+        prior: of the soft weights, as in ``SoftnessEvidence``.
 
     Attributes:
         evidence: that of the run, from the end of the first epoch with an update on, for ``evidence.table()`` and
@@ -82,7 +82,7 @@ class LearnSoftness(Callback):
         inputs: int = 128,
         *,
         decoupled: bool = False,
-        output: Output = None,
+        output: OutputSelector = None,
         from_batch: Callable[[Any], tuple[Any, Tensor | None]] | None = None,
         ignore_index: int | None = None,
         prior: Prior | None = None,
@@ -267,7 +267,7 @@ class LogSoftness(Callback):
     :func:`~escnn_relaxed.plots.plot_softness` draws ``history``, which checkpoints keep.
 
     Args:
-        data: images to measure equivariance errors on, as of ``relaxation_scalars``; nothing is measured without.
+        data: images to measure equivariance errors on, as in ``relaxation_scalars``; nothing is measured without.
         in_type: fields of the input, where the network does not say.
         shifts: in pixels, to measure beside the group elements.
 

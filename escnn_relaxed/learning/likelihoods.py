@@ -32,7 +32,7 @@ class Likelihood:
             )
         self.noise = _UNIT_NOISE  # the variance of a Gaussian
         self.weight = 1.0  # of each output: below 1 where the errors of an input's outputs go together
-        self.outputs = 1.0  # over how many of an input the loss is a mean, by the last output, or by count
+        self.outputs = 1.0  # over how many of an input the loss is a mean, by the last output, or by set_mean_outputs
 
     @property
     def unit(self) -> float:
@@ -41,7 +41,7 @@ class Likelihood:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether the outputs of an input may be correlated: a Gaussian with several outputs."""
+        """True if the outputs of an input may be correlated: a Gaussian with several outputs."""
         return self.name == "gaussian" and self.outputs > 1
 
     def fit(self, loss: float) -> None:
@@ -50,11 +50,12 @@ class Likelihood:
 
     def losses(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the negative log likelihood of each input, (batch,)."""
-        self._check(output)
+        self._set_outputs_from(output)
         if self.name == "categorical":
             # torch takes no class to leave out beside a chance of each class.
             void = IGNORE_INDEX if targets.is_floating_point() else self.ignore_index
-            each = functional.cross_entropy(output, self._checked(targets, output), ignore_index=void, reduction="none")
+            checked = self._checked_targets(targets, output)
+            each = functional.cross_entropy(output, checked, ignore_index=void, reduction="none")
         elif targets.shape != output.shape:
             wanted, given = tuple(output.shape), tuple(targets.shape)
             raise ValueError(f"targets must have the shape of the outputs, {wanted}, got {given}")
@@ -67,9 +68,9 @@ class Likelihood:
     def direction(self, output: Tensor, generator: torch.Generator, targets: Tensor | None = None) -> Tensor:
         """Return a random direction of the output's shape, with its Fisher matrix as covariance, 0 at void targets.
 
-        Of the targets of a Gaussian they are the slope.
+        With Gaussian targets, return the gradient of the log likelihood instead.
         """
-        self._check(output)
+        self._set_outputs_from(output)
         if self.name == "gaussian" and targets is not None:
             return (targets - output) / self.noise
         # The slope of the loss at a drawn label has this covariance, too, but of a sure network it is nearly 0 in most
@@ -84,16 +85,16 @@ class Likelihood:
         direction = roots - chances * roots.sum(1, keepdim=True)
         if targets is None:
             return direction
-        targets = self._checked(targets, output)
+        targets = self._checked_targets(targets, output)
         return direction if targets.is_floating_point() else direction * (targets != self.ignore_index).unsqueeze(1)
 
-    def counts(self, targets: Tensor) -> Tensor:
+    def counted_outputs(self, targets: Tensor) -> Tensor:
         """Return how many outputs of each input the loss counts, (batch,), after a pass with them."""
         if self.name != "categorical" or targets.is_floating_point():
             return torch.full((len(targets),), float(self.outputs), dtype=torch.float64, device="cpu")
         return (targets != self.ignore_index).reshape(len(targets), -1).sum(1).cpu().double()
 
-    def count(self, counts: Tensor) -> None:
+    def set_mean_outputs(self, counts: Tensor) -> None:
         """Set the number of outputs of an input to the mean that the loss counts."""
         self.outputs = float(counts.mean())
         if not self.outputs:
@@ -101,12 +102,13 @@ class Likelihood:
 
     def weighted(self, rows: Tensor, residual_rows: Tensor) -> Tensor:
         """Estimate the weight of an output, and return the rows of H, given at weight 1, with that weight."""
-        # Where residuals of an input go together, as of neighbouring pixels, its gradients are larger than H says.
+        # Where residuals of an input go together, as those of neighbours, its gradients are larger than H says.
         expected, measured = float(rows.square().sum()), float(residual_rows.square().sum())
         self.weight = expected / measured if measured > expected > 0 else 1.0
         return rows * self.weight**0.5
 
-    def _check(self, output: Tensor) -> None:
+    def _set_outputs_from(self, output: Tensor) -> None:
+        """Set how many outputs an input has from the shape of a network's output, which must fit the likelihood."""
         classes = 1
         if self.name == "categorical":
             classes = output.shape[1] if output.dim() > 1 else 1
@@ -117,7 +119,7 @@ class Likelihood:
                 )
         self.outputs = output[0].numel() // classes
 
-    def _checked(self, targets: Tensor, output: Tensor) -> Tensor:
+    def _checked_targets(self, targets: Tensor, output: Tensor) -> Tensor:
         """Return the checked targets of a classification: class indices, or a probability of each class."""
         is_whole = not targets.is_floating_point()
         wanted = (len(output), *output.shape[2:]) if is_whole else tuple(output.shape)

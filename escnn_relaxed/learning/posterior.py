@@ -36,7 +36,7 @@ def fixed_point(groups: Sequence[LearnedGroup], prior: Prior) -> list[LearnedGro
 
 def _determined(groups: Sequence[LearnedGroup]) -> list[LearnedGroup]:
     """Return all soft groups with γ at their present δ."""
-    return [replace(group, determined=gamma) for group, gamma in zip(groups, posterior(groups)[0], strict=True)]
+    return [replace(group, determined=gamma) for group, gamma in zip(groups, determined_numbers(groups), strict=True)]
 
 
 def posterior_draws(groups: Sequence[LearnedGroup], count: int, generator: torch.Generator) -> Tensor:
@@ -50,23 +50,38 @@ def posterior_draws(groups: Sequence[LearnedGroup], count: int, generator: torch
     from_prior = deviation * torch.randn(count, len(deviation), **floats)
     data = from_prior @ rows.mT + torch.randn(count, len(rows), **floats)
     scaled = rows * deviation
-    factor = torch.linalg.cholesky(torch.eye(len(rows), dtype=rows.dtype, device="cpu") + scaled @ scaled.mT)
-    return from_prior - torch.cholesky_solve(data.mT, factor).mT @ (scaled * deviation)
+    return from_prior - torch.cholesky_solve(data.mT, _cholesky_factor(scaled)).mT @ (scaled * deviation)
 
 
-def posterior(groups: Sequence[LearnedGroup]) -> tuple[list[float], float]:
-    """Return γ of each soft group, and the Occam factor of log p(data)."""
-    # Σ = (H + diag δ)⁻¹ is never made. With A = G δ^(−½), δΣ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for every H;
-    # and log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
-    columns = [group.rows * (1 / group.precision) ** 0.5 for group in groups if group.rows is not None]
+def determined_numbers(groups: Sequence[LearnedGroup]) -> list[float]:
+    """Return γ of each soft group, the number of its weights that the data determine."""
+    # δΣ is 1 − Aᵀ(1 + AAᵀ)⁻¹A, whose inverse exists for every H.
+    columns = _scaled_rows(groups)
     if not columns:
-        return [], 0.0
+        return []
     scaled = torch.cat(columns, 1)
-    factor = torch.linalg.cholesky(torch.eye(len(scaled), dtype=scaled.dtype, device="cpu") + scaled @ scaled.mT)
-    each = torch.linalg.solve_triangular(factor, scaled, upper=False).square().sum(0)
-    determined = [float(values.sum()) for values in each.split([own.shape[1] for own in columns])]
+    each = torch.linalg.solve_triangular(_cholesky_factor(scaled), scaled, upper=False).square().sum(0)
+    return [float(values.sum()) for values in each.split([own.shape[1] for own in columns])]
+
+
+def occam_factor_of(groups: Sequence[LearnedGroup]) -> float:
+    """Return the Occam factor of log p(data)."""
+    # log det(Σ⁻¹/δ) is log det(1 + AAᵀ).
+    columns = _scaled_rows(groups)
+    if not columns:
+        return 0.0
     energy = sum(group.precision * group.square for group in groups)
-    return determined, energy / 2 + float(factor.diagonal().log().sum())
+    return energy / 2 + float(_cholesky_factor(torch.cat(columns, 1)).diagonal().log().sum())
+
+
+def _scaled_rows(groups: Sequence[LearnedGroup]) -> list[Tensor]:
+    """Return A = G δ^(−½) of each soft group, by which Σ = (H + diag δ)⁻¹ is never made."""
+    return [group.rows * (1 / group.precision) ** 0.5 for group in groups if group.rows is not None]
+
+
+def _cholesky_factor(scaled: Tensor) -> Tensor:
+    """Return the Cholesky factor of 1 + AAᵀ."""
+    return torch.linalg.cholesky(torch.eye(len(scaled), dtype=scaled.dtype, device="cpu") + scaled @ scaled.mT)
 
 
 @dataclass(frozen=True)

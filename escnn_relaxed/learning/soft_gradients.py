@@ -16,11 +16,11 @@ from escnn.nn import GeometricTensor, SequentialModule
 from torch import Tensor, distributed, nn
 
 from ..kernel.config import WeightGroup
-from ..layer.input_gradients import LayerCall, input_gradients
+from ..layer.input_gradients import AnyLayer, LayerCall, input_gradients
 from ..layer.reference_field import ReferenceField
 from ..layer.referenced_layer import ReferencedLayer
 from ..layer.relaxed_layer import RelaxedLayer
-from ..measure.forward_probe import Output
+from ..measure.forward_probe import OutputSelector
 from ..network.relaxed_layers import Softened, first_input, first_module, input_chunks, relaxed_layers
 
 # The part of a gradient that gradients of single inputs may miss: far above rounding, even in half precision.
@@ -79,16 +79,16 @@ class SoftWeights:
 
     def values(self) -> Tensor:
         """Return α of all groups, concatenated."""
-        return taken(self.groups, {id(parameter): parameter.flatten() for parameter in self.parameters})
+        return gather_entries(self.groups, {id(parameter): parameter.flatten() for parameter in self.parameters})
 
 
-def taken(groups: Sequence[SoftGroup], values: Mapping[int, Tensor]) -> Tensor:
+def gather_entries(groups: Sequence[SoftGroup], values: Mapping[int, Tensor]) -> Tensor:
     """Return the entries of groups concatenated along the last axis, from values keyed by parameter ids."""
     entries = [entry for group in groups for entry in group.weights.entries]
     return torch.cat([values[id(of)][..., places.to(of.device)] for of, places in entries], -1)
 
 
-def multiply(groups: Sequence[SoftGroup], factors: Tensor) -> None:
+def scale_entries(groups: Sequence[SoftGroup], factors: Tensor) -> None:
     """Multiply the entries of groups by factors in place, in their order."""
     entries = [entry for group in groups for entry in group.weights.entries]
     for (parameter, places), of_entry in zip(
@@ -174,7 +174,7 @@ def check_arguments(network: nn.Module, inputs: Any) -> None:
         ) from None
 
 
-def output_of(network: nn.Module, arguments: tuple[Any, ...], output: Output = None) -> Tensor:
+def output_of(network: nn.Module, arguments: tuple[Any, ...], output: OutputSelector = None) -> Tensor:
     """Return the tensor of a network's output; a plain batch becomes the fields that a sequence or a layer takes."""
     first: Any = first_module(network)
     takes_fields = type(first).forward is SequentialModule.forward or isinstance(
@@ -198,18 +198,18 @@ def gradients(
     parameters: Sequence[nn.Parameter],
     arguments: tuple[Any, ...],
     direction: Callable[[Tensor], Tensor],
-    pick: Output = None,
+    pick: OutputSelector = None,
 ) -> list[Tensor]:
     """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter."""
     # One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer
     # then follow input by input from that layer alone.
     count = len(first_input(arguments))
     wanted = set(map(id, parameters))
-    calls: list[LayerCall] = []
+    calls: list[LayerCall[AnyLayer]] = []
 
-    def note(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> GeometricTensor:
+    def record_call(layer: AnyLayer, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> GeometricTensor:
         features = given[0] if given else named["input"]
-        # What is done in place with features later must not reach those that are noted.
+        # What is done in place with features later must not reach those that are recorded.
         calls.append(LayerCall(layer, features.tensor.detach().clone(), output.tensor))
         return GeometricTensor(output.tensor.clone(), output.type)
 
@@ -219,7 +219,7 @@ def gradients(
         for module in network.modules()
         if isinstance(module, kinds) and not wanted.isdisjoint(map(id, module.parameters()))
     ]
-    handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
+    handles = [layer.register_forward_hook(record_call, with_kwargs=True) for layer in layers]
     try:
         # A compiled network would leave the hooks out of its graph.
         with torch.compiler.set_stance("force_eager"):
@@ -227,26 +227,26 @@ def gradients(
     finally:
         for handle in handles:
             handle.remove()
-    noted = [call for call in calls if call.output.requires_grad]
-    if calls and not noted:
+    differentiable = [call for call in calls if call.output.requires_grad]
+    if calls and not differentiable:
         raise ValueError(
             "network: its layers are called without gradients, which an update needs: take it out of torch.no_grad() "
             "and torch.inference_mode(), and let torch.utils.checkpoint have use_reentrant=False"
         )
-    if not noted or not output.requires_grad:
+    if not differentiable or not output.requires_grad:
         raise ValueError("network: its output does not depend on the soft weights of its layers")
     along = direction(output.detach())
-    if count > 1 and any(len(call.features) != count for call in noted):
+    if count > 1 and any(len(call.features) != count for call in differentiable):
         # Where a layer sees several images of an input, each input goes through the network alone.
         pairs = zip(input_chunks(arguments, 1), map(_always, along.split(1)), strict=True)
         alone = [gradients(network, parameters, one, of_one, pick) for one, of_one in pairs]
         return [torch.cat(of) for of in zip(*alone, strict=True)]
-    sources = [*(call.output for call in noted), *parameters]
+    sources = [*(call.output for call in differentiable), *parameters]
     slopes = torch.autograd.grad((output * along).sum(), sources, materialize_grads=True)
-    slopes, wholes = slopes[: len(noted)], slopes[len(noted) :]
+    slopes, wholes = slopes[: len(differentiable)], slopes[len(differentiable) :]
     summed = {id(parameter): parameter.new_zeros(count, *parameter.shape) for parameter in parameters}
     sizes = dict.fromkeys(summed, 0.0)
-    for call, slope in zip(noted, slopes, strict=True):
+    for call, slope in zip(differentiable, slopes, strict=True):
         # A ReferencedLayer adds its reference, and the layer inside is called alone.
         holder = call.layer.reference if isinstance(call.layer, ReferencedLayer) else call.layer
         own = {name: parameter for name, parameter in holder.named_parameters() if id(parameter) in wanted}

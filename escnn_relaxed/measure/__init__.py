@@ -1,6 +1,6 @@
 """Measures of softness, equivariance and robustness, and a test of the poses of images."""
 
-# Names that stand twice can be imported from here, too: they are listed at the top level, or are classes of results.
+# ``as`` re-exports names listed at the top level and result classes.
 from .assertion import assert_equivariant as assert_equivariant
 from .equivariance import equivariance_error as equivariance_error
 from .poses import PoseReport as PoseReport

@@ -16,7 +16,7 @@ from ..layer.relaxed_point_conv import PointConvolution
 from ..network.relaxed_layers import in_eval_mode, strict_layers
 from .clouds import measured_network
 from .equivariance import error_report
-from .forward_probe import Output
+from .forward_probe import OutputSelector
 from .measured_network import Data, Shifts
 from .reports import EquivarianceReport, ErrorRow, plain_table
 
@@ -42,7 +42,7 @@ def assert_equivariant(
     elements: Sequence[GroupElement] | None = None,
     angles: Sequence[float] = (),
     shifts: Shifts = (),
-    output: Output = None,
+    output: OutputSelector = None,
     atol: float | None = None,
     interpolated_atol: float | None = None,
 ) -> EquivarianceReport:

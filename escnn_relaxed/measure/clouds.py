@@ -16,7 +16,7 @@ from ..checks import check_number, check_sequence
 from ..layer.arguments import check_field_type
 from ..layer.relaxed_point_conv import PointConvolution
 from ..on_escnn.point_sampler import POINT_CONVOLUTIONS
-from .forward_probe import ModuleOutput, Output, outputs
+from .forward_probe import ModuleOutput, OutputSelector, outputs
 from .isometry import Isometry, PixelGrid, on_fibers
 from .measured_network import Data, MeasuredNetwork, Pass, check_layers, input_type_of
 
@@ -43,7 +43,7 @@ class MeasuredCloud(MeasuredNetwork):
         data: tuple[Any, ...],
         out_type: FieldType | None,
         layers: Sequence[str],
-        output: Output = None,
+        output: OutputSelector = None,
     ) -> None:
         check_layers(module, layers)
         self._look_at(module, layers, output)
@@ -113,7 +113,7 @@ def measured_network(
     in_type: FieldType | None,
     out_type: FieldType | None,
     layers: Sequence[str],
-    output: Output = None,
+    output: OutputSelector = None,
 ) -> MeasuredNetwork:
     """Return a network that is measured: on a cloud where the data are one, else on images or volumes."""
     arguments = data if isinstance(data, tuple) else (data,)

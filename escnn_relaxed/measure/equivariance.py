@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..network.relaxed_layers import in_eval_mode
 from .clouds import measured_network
-from .forward_probe import Output
+from .forward_probe import OutputSelector
 from .isometry import Isometry, PixelGrid, moved, on_fibers
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
 from .reports import EquivarianceReport, ErrorRow
@@ -30,7 +30,7 @@ def equivariance_error(
     elements: Sequence[GroupElement] | None = None,
     angles: Sequence[float] = (),
     shifts: Shifts = (),
-    output: Output = None,
+    output: OutputSelector = None,
 ) -> EquivarianceReport:
     """Measure the relative error ‖f(gx) − g f(x)‖ / ‖f(x)‖ of a layer or a network, a row per transformation g.
 

@@ -31,7 +31,7 @@ from .isometry import PixelGrid
 # Functions that lay any number of pixels over the whole map.
 _CENTRED = ("adaptive_", "interpolate", "upsample")
 # A function that picks the tensor to look at from the return value of a module.
-Output: TypeAlias = Callable[[Any], Tensor | GeometricTensor] | None
+OutputSelector: TypeAlias = Callable[[Any], Tensor | GeometricTensor] | None
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,11 @@ class ModuleOutput:
 
 
 def outputs(
-    network: nn.Module, arguments: Sequence[Any], names: Sequence[str], output: Output = None, has_pixels: bool = True
+    network: nn.Module,
+    arguments: Sequence[Any],
+    names: Sequence[str],
+    output: OutputSelector = None,
+    has_pixels: bool = True,
 ) -> dict[str, ModuleOutput]:
     """Return the outputs of some modules by name, ``""`` for the network itself; the first argument is the image.
 
@@ -85,7 +89,7 @@ def outputs(
     return outputs_by_name
 
 
-def _picked(returned: Any, output: Output, name: str) -> Tensor | GeometricTensor:
+def _picked(returned: Any, output: OutputSelector, name: str) -> Tensor | GeometricTensor:
     """Return the tensor to measure of a module's output."""
     picked = returned if output is None else output(returned)
     if isinstance(picked, (Tensor, GeometricTensor)):

@@ -45,7 +45,7 @@ _ROTATIONS = 16
 
 @dataclass(frozen=True, eq=False)
 class Isometry:
-    """x → A x + τ, which an image or a volume is moved by; of features without a base space a group element."""
+    """The isometry x → A x + τ of an image or a volume; for features without a base space, a group element."""
 
     name: str  # in words, degrees and pixels
     subgroup: str  # "rotation", "reflection" or "translation"; "group" of elements that are none of these
@@ -70,7 +70,7 @@ class Isometry:
 
     @property
     def keeps_axes(self) -> bool:
-        """Whether A maps each axis of the grid to an axis, or there is no grid."""
+        """True if A maps each axis of the grid to an axis, or there is no grid."""
         return self.element is not None or np.allclose(self.matrix, self.matrix.round(), rtol=0, atol=TOLERANCE)
 
     @property
@@ -79,7 +79,7 @@ class Isometry:
         return tuple(round(step) for step in image_axes(len(self.matrix)) @ self.translation)
 
     def inverse(self) -> Isometry:
-        """Return the isometry back."""
+        """Return the inverse isometry."""
         back = None if self.element is None else ~self.element
         return replace(self, matrix=self.matrix.T, translation=-self.matrix.T @ self.translation, element=back)
 
@@ -92,7 +92,7 @@ def rotation(angle: float, dimension: int = 2) -> Isometry:
 
 
 def turn_or_flip(gspace: GSpace | ActingGroup, element: GroupElement) -> Isometry:
-    """Return the isometry by which an element of a fiber group acts on the base space, or as its group usually does."""
+    """Return the isometry by which an element of a fiber group acts on the base space, or else in its usual action."""
     matrix = np.asarray(gspace.basespace_action(element), dtype=np.float64)
     if is_abstract(gspace):
         return Isometry(_in_words(element), WHOLE_GROUP, matrix, np.zeros(len(matrix)))
@@ -100,7 +100,7 @@ def turn_or_flip(gspace: GSpace | ActingGroup, element: GroupElement) -> Isometr
 
 
 def _in_words(element: Any) -> str:
-    """Return an element as escnn knows it: of a direct product by the values of its parts, as "element (0, 1)"."""
+    """Return an element as text; of a direct product by the values of its parts, as "element (0, 1)"."""
     return f"element {_value(element)}"
 
 

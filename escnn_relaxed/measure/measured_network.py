@@ -19,7 +19,7 @@ from ..group.points import centred_grid, support_window
 from ..layer.arguments import check_field_type
 from ..layer.relaxed_layer import RelaxedLayer
 from ..network.relaxed_layers import first_module
-from .forward_probe import ModuleOutput, Output, outputs
+from .forward_probe import ModuleOutput, OutputSelector, outputs
 from .isometry import Isometry, PixelGrid, isometries_of, moved, on_fibers, rotation, shift
 
 # Images, or a tuple of all arguments of the network, the images first.
@@ -94,7 +94,7 @@ class MeasuredNetwork:
         in_type: FieldType | None,
         out_type: FieldType | None,
         layers: Sequence[str],
-        output: Output = None,
+        output: OutputSelector = None,
     ) -> None:
         check_layers(module, layers)
         is_given = input_size is not None, data is not None
@@ -123,7 +123,7 @@ class MeasuredNetwork:
         self._image = PixelGrid.of_image(*white.shape[2:])
         self._white, self._smooth = [first, *further], [replace(first, value=smooth), *further]
 
-    def _look_at(self, module: nn.Module, layers: Sequence[str], output: Output) -> None:
+    def _look_at(self, module: nn.Module, layers: Sequence[str], output: OutputSelector) -> None:
         """Take the network, and the modules inside whose outputs are measured."""
         if output is not None:
             check_callable("output", output)
@@ -153,7 +153,7 @@ class MeasuredNetwork:
         yield from map(self.transformed, isometries)
 
     def is_exact(self, isometry: Isometry) -> bool:
-        """Whether an isometry brings pixels of the input to pixels."""
+        """Return whether an isometry brings pixels of the input to pixels."""
         return isometry.keeps_axes
 
     def _shift(self, pixels: Any) -> Isometry:
@@ -216,7 +216,7 @@ class MeasuredNetwork:
 
 
 def check_layers(module: Any, layers: Sequence[str]) -> None:
-    """Raise unless a module is one, and has modules of these names inside."""
+    """Raise unless the argument is a module with submodules of these names."""
     known = dict(check_module("module", module).named_modules())
     unknown = [name for name in layers if not isinstance(name, str) or name not in known]
     if unknown:

@@ -81,7 +81,7 @@ class PoseReport(Report):
 
     @property
     def equal(self) -> dict[str, bool]:
-        """Subgroup → whether the poses are equal."""
+        """A dict from subgroup to True if its poses are equal."""
         return {row.subgroup: row.equal for row in self.rows}
 
     def verdicts(self, helps: Mapping[str, bool | None]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from ..checks import SUBGROUPS, check_integer, check_module
 from ..network.relaxed_layers import first_input, in_eval_mode
 from .batches import Batches, device_of, labelled_chunks
-from .forward_probe import ModuleOutput, Output
+from .forward_probe import ModuleOutput, OutputSelector
 from .measured_network import Data, MeasuredNetwork, Pass, Shifts
 from .reports import Report, plain_table
 
@@ -100,7 +100,7 @@ def robustness_report(
     angles: Sequence[float] = (),
     shifts: Shifts = (),
     batch_size: int = 250,
-    output: Output = None,
+    output: OutputSelector = None,
 ) -> RobustnessReport:
     """Measure the accuracy of a classifier on untransformed images and after each transformation.
 

@@ -81,7 +81,7 @@ def softness_sweep(
 
     Args:
         network: a classifier with relaxed layers, left as it was.
-        data: images, as of :func:`~escnn_relaxed.robustness_report`.
+        data: images, as in :func:`~escnn_relaxed.robustness_report`.
         labels: the class of each image; left out with a DataLoader.
         *subgroups: only the softness in these is gated; by default all.
         gates: the values of g; 1 is the network as it is, and 0 its nearest strict network.

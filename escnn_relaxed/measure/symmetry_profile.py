@@ -74,8 +74,8 @@ class SymmetryProfile(Report):
     rows: tuple[ProfileRow, ...]
 
     @property
-    def network(self) -> tuple[ProfileRow, ...]:
-        """Return, for each element known to all layers, the row of the layer that it moves most.
+    def largest_by_element(self) -> tuple[ProfileRow, ...]:
+        """The row with the largest error for each element that all layers share.
 
         A network in which all layers keep an element is equivariant to it.
         """
@@ -91,10 +91,10 @@ class SymmetryProfile(Report):
         Args:
             tolerance: 0 for those that are kept exactly. Trained weights may miss 0 by a little.
         """
-        return tuple(row.name for row in self.network if row.error <= tolerance)
+        return tuple(row.name for row in self.largest_by_element if row.error <= tolerance)
 
     def __str__(self) -> str:
-        lines = [(row.name, row.cell(), row.layer if row.error > 0 else "") for row in self.network]
+        lines = [(row.name, row.cell(), row.layer if row.error > 0 else "") for row in self.largest_by_element]
         return plain_table(["element", "error", "in the layer"], lines)
 
 

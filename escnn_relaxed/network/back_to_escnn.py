@@ -71,7 +71,9 @@ def to_escnn(network: nn.Module, **basis: Any) -> nn.Module:
 def _check_is_hardened(name: str, layer: Any) -> None:
     """Raise a ``ValueError`` for a layer that escnn's layers cannot represent."""
     if isinstance(layer, ReferenceField):
-        raise ValueError(f"{name} is a reference field, which escnn has not: harden_network takes out one that is 0")
+        raise ValueError(
+            f"{name} is a reference field, for which escnn has no layer: harden_network takes out one that is 0"
+        )
     if type(layer) not in _ESCNN_FORMS:
         forms = ", ".join(kind.__name__ for kind in _ESCNN_FORMS)
         raise ValueError(f"{name} is a {type(layer).__name__}, which has no form in escnn: make it one of {forms}")

@@ -141,7 +141,7 @@ class Residual(nn.Module):
 
 
 class GateInput:
-    """What the gated modules of a network share: the gate of the present call."""
+    """The gate of the current call, shared by all gated modules."""
 
     def __init__(self) -> None:
         self.value: Tensor | None = None

@@ -39,14 +39,16 @@ def plot_symmetry_profile(profiles: SymmetryProfile | Mapping[str, SymmetryProfi
     """
     named = by_label("profiles", profiles, SymmetryProfile, "symmetry_profile")
     for label, profile in named.items():
-        if not profile.network:
+        if not profile.largest_by_element:
             raise ValueError(f"profiles: {label!r} must be of a network whose layers know the same elements")
-    names = list(dict.fromkeys(row.name for profile in named.values() for row in profile.network))
+    names = list(dict.fromkeys(row.name for profile in named.values() for row in profile.largest_by_element))
     axes = new_axes(axes, 0.8 + len(names) * max(_ROW, _LEAST_BAR * len(named)), 1.5 * WIDTH)
     height = 0.8 / len(named)
     for number, ((label, profile), colour) in enumerate(zip(named.items(), cycle(COLOURS), strict=False)):
         shift = height * (number - (len(named) - 1) / 2)
-        _draw_bars(axes, {names.index(row.name) + shift: row for row in profile.network}, height, colour, label)
+        _draw_bars(
+            axes, {names.index(row.name) + shift: row for row in profile.largest_by_element}, height, colour, label
+        )
     axes.set_yticks(range(len(names)), names, fontsize=FONT - 1)
     axes.set(ylim=(len(names) - 0.4, -0.6), xlim=(0, None))
     axes.set_xlabel("moves the kernels by ‖hK − K‖ / ‖K‖", fontsize=FONT)
