@@ -21,11 +21,9 @@ WAYS_AND_RATES = (
     ("reference vector", 0.01),
     ("soft, shared", 0.01),
     ("vector in each layer", 0.01),
-    ("soft", 0.03),
-    ("soft", 0.003),
 )
 # What is run after these.
-LATER = (("soft, shared", 0.03), ("strict", 0.01))
+LATER = (("soft", 0.03), ("soft", 0.003), ("soft, shared", 0.03), ("strict", 0.01))
 
 
 def vector_runs() -> Iterator[tuple[Cell, float]]:
