@@ -193,8 +193,12 @@ class ReferenceField(EquivariantModule):
 
     @property
     def kept(self) -> str:
-        """The subgroup that fixes v, in words: to this one the network stays exactly equivariant."""
-        return self.parts.pointing.kept_in_words(self._exact_value())
+        """The subgroup that fixes v, in words: to this one the network stays exactly equivariant.
+
+        Of a field that differs by position it is one about the centre of the image.
+        """
+        words = self.parts.pointing.kept_in_words(self._exact_value())
+        return f"{words} about the centre" if self.differs_by_position and words != "nothing" else words
 
     def keeps(self, element: GroupElement) -> bool:
         """Return whether an element of the fiber group fixes v."""
@@ -202,21 +206,21 @@ class ReferenceField(EquivariantModule):
 
     def described(self) -> str:
         """Return the size of v, its direction and what it keeps, in words."""
-        value, direction = self._exact_value(), self.direction
-        words = f"{np.linalg.norm(value):.2g}"
+        direction, size = self.direction, f"{np.linalg.norm(self._exact_value()):.2g}"
         if isinstance(direction, float):
-            words += f" at {direction:.0f}°"
+            size += f" at {direction:.0f}°"
         elif direction is not None:
-            words += f" along ({', '.join(f'{part:.2g}' for part in direction)})".replace("-", "−")
-        words += f", keeps {self.kept}"
-        return f"{words}, differs by position" if self._differs() else words
+            size += f" along ({', '.join(f'{part:.2g}' for part in direction)})".replace("-", "−")
+        words = [size] if len(self.vector) else []
+        return ", ".join([*words, f"keeps {self.kept}", *["breaks translation"] * self.differs_by_position])
 
     def _exact_value(self) -> Array:
         value: Array = self.value.detach().double().cpu().numpy()
         return value
 
-    def _differs(self) -> bool:
-        """Whether the field is not the same at every pixel."""
+    @property
+    def differs_by_position(self) -> bool:
+        """Whether the field is not the same at every pixel, so that translation is broken."""
         if self.position_weights is None or "translation" in self._hardened:
             return False
         return bool(self.position_weights.detach().abs().sum() > 0)
