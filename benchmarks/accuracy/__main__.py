@@ -44,7 +44,7 @@ from benchmarks.accuracy.runs import (
     test_once,
 )
 from benchmarks.accuracy.tasks import PLAN, TASKS, TEST_SEEDS
-from benchmarks.accuracy.vector_study import vector_once, vector_runs
+from benchmarks.accuracy.vector_study import vector_once, vector_runs, vector_table
 from benchmarks.accuracy.ways import ALL_WAYS, Way
 from benchmarks.shared.run_log import Log
 
@@ -137,7 +137,7 @@ def main(words: Sequence[str] | None = None) -> None:
     elif chosen:
         print("\n".join(f"{family}, {way}: {choose(family, way, place)}" for family, way in chosen))
     if arguments.stage in ("report", "layer"):
-        print("\n\n".join(tables(place.log)))
+        print("\n\n".join([*tables(place.log), *filter(None, [vector_table(place.log)])]))
         if arguments.picture:
             draw(place.log, arguments.picture)
 

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.accuracy.runs import Cell, Choice, Place, _trainer, parameters
 from benchmarks.accuracy.tasks import STUDY_SEEDS
 from benchmarks.accuracy.training import scores, train
+from benchmarks.shared.markdown import signed, table
 from benchmarks.shared.run_log import Log
 
 TASK, IMAGES, WIDTH = "digits within 60°", 100, 8
@@ -53,18 +54,16 @@ def _scored(cell: Cell, rate: float, place: Place) -> dict[str, Any]:
 
 
 def vector_table(log: Log) -> str:
-    """Return the scores of each way and rate, and the differences to the first between equal seeds."""
-    found = {run: log.runs[_key(*run)]["score"] for run in vector_runs() if _key(*run) in log.runs}
-    lines = ["| way | rate | % right | less `soft` at 0.01: mean, SD | seeds |", "| --- | --- | --- | --- | --- |"]
-    for way, rate in (*WAYS_AND_RATES, *LATER):
-        pairs = []
-        for seed in STUDY_SEEDS:
-            run, base = (Cell(TASK, IMAGES, way, seed), rate), (Cell(TASK, IMAGES, BASE[0], seed), BASE[1])
-            if run in found and base in found:
-                pairs.append((found[run], found[base]))
-        if len(pairs) < 2:
-            continue
-        less = [one - other for one, other in pairs]
-        gain = "" if (way, rate) == BASE else f"{fmean(less):+.2f}, {stdev(less):.2f}".replace("-", "−")
-        lines.append(f"| `{way}` | {rate} | {fmean(one for one, _ in pairs):.2f} | {gain} | {len(pairs)} |")
-    return "\n".join(lines)
+    """Return the score of each way and rate, and its differences to the first between equal seeds; "" without runs."""
+    found: dict[tuple[str, float], dict[int, float]] = {}
+    for cell, rate in vector_runs():
+        if (key := _key(cell, rate)) in log.runs:
+            found.setdefault((cell.way, rate), {})[cell.seed] = log.runs[key]["score"]
+    rows = []
+    for (way, rate), scores_of in found.items():
+        base = found.get(BASE, {})
+        less = [score - base[seed] for seed, score in scores_of.items() if seed in base]
+        gain = "" if (way, rate) == BASE or len(less) < 2 else signed(f"{fmean(less):.2f}") + f", {stdev(less):.2f}"
+        rows.append([f"`{way}`", f"{rate:g}", f"{fmean(scores_of.values()):.2f}", gain, str(len(scores_of))])
+    header = ("way", "rate", "% right on validation", f"less `{BASE[0]}` at {BASE[1]:g}: mean, SD", "seeds")
+    return table(header, rows) if rows else ""
