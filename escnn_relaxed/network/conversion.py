@@ -66,10 +66,11 @@ def relax_network(
             layers share stay shared, and frozen ones stay frozen.
         where: from the name of such a layer in the network and the layer to whether it is relaxed; all by default.
         freeze: keep the trained kernels fixed; biases and the rest of the network go on learning.
-        reference: ``"input"`` puts a :class:`~escnn_relaxed.ReferenceField` before the first layer that takes the
-            network's input, and the name of a layer before that one, which becomes a module with the parts ``layer``,
-            ``reference`` and ``reference_layer``. The vector is 0 at the start, and its weights are drawn, so that the
-            copy computes what the network computed, and learns. Layers stay strict unless ``relax`` is given, too.
+        reference: ``"input"`` puts a :class:`~escnn_relaxed.ReferenceField` before the layer that takes the network's
+            input, where its modules say which it is, and the name of a layer before that one. This layer becomes a
+            module with the parts ``layer``, ``reference`` and ``reference_layer``. The vector is 0 at the start, and
+            its weights are drawn, so that the copy computes what the network computed, and learns. Layers stay strict
+            unless ``relax`` is given, too.
             ``{"input": {"relax": "translation"}}`` gives arguments of the field: ``representation``, ``relax`` or
             ``keep``. Several places get a field each.
         domain_radius: of convolutions of clouds that are soft in translation, as in
@@ -101,7 +102,7 @@ def relax_network(
         return _with_soft_layers(network, where, freeze, domain_radius, softening)
     references = references_by_layer(network, reference)
     if "relax" not in softening:
-        check_alone(where, freeze, softening)
+        check_alone(where, freeze, domain_radius, softening)
         layers = [network.get_submodule(name) for name in references]
         of_escnn = [layer for layer in layers if not isinstance(layer, RelaxedLayer)]
         if not of_escnn:

@@ -21,6 +21,7 @@ from ..group.pointing import Pointing
 from ..layer.reference_field import ReferenceField
 from ..layer.referenced_layer import ReferencedLayer
 from ..layer.relaxed_layer import RelaxedLayer
+from ..on_escnn.point_sampler import POINT_CONVOLUTIONS
 from .relaxed_layers import NO_SOFT_FORM, RELAXABLE, RELAXED_FORMS, geometry_of, relaxed_form
 
 # Before the first layer.
@@ -83,6 +84,13 @@ def _layer_for_reference(network: nn.Module, place: Any) -> str:
     }
     if not isinstance(place, str):
         raise TypeError(f"reference must be {INPUT!r} or the name of a layer, got {place!r}")
+    of_clouds = [name for name, layer in layers.items() if isinstance(layer, tuple(POINT_CONVOLUTIONS.values()))]
+    layers = {name: layer for name, layer in layers.items() if name not in of_clouds}
+    if not layers and of_clouds:
+        raise ValueError(
+            f"network has convolutions of clouds alone, {of_clouds}, which take more than their features: call a "
+            "ReferenceField before one of them, which then is of its out_type"
+        )
     if not layers:
         raise ValueError(f"network has none of {RELAXABLE}, whose input could have a reference beside it")
     name = place
@@ -96,17 +104,42 @@ def _layer_for_reference(network: nn.Module, place: Any) -> str:
     return name
 
 
-def _first(network: nn.Module, layers: Mapping[str, nn.Module]) -> str:
-    """Return the name of the first layer that takes the fields of the network's input, as far as it says which."""
+def _first(network: nn.Module, layers: Mapping[str, nn.Module], prefix: str = "") -> str:
+    """Return the name of the layer that takes the network's input: the first of a sequence, elsewhere the only one.
+
+    A network that is no sequence runs its modules in an order that only its ``forward`` knows.
+    """
+    inside = {name: layer for name, layer in layers.items() if name.startswith(prefix)}
+    if isinstance(network, nn.Sequential | SequentialModule):
+        for name, module in network.named_children():
+            path = f"{prefix}{name}"
+            if path in layers:
+                return path
+            if any(each.startswith(f"{path}.") for each in inside):
+                return _first(module, layers, f"{path}.")
     in_type = getattr(network, "in_type", None)
     if isinstance(network, EquivariantModule) and isinstance(in_type, FieldType):
-        return next((name for name, layer in layers.items() if layer.in_type == in_type), next(iter(layers)))
-    return next(iter(layers))
+        found = [name for name, layer in inside.items() if layer.in_type == in_type]
+    else:
+        # The input is of fields that no other module makes of others.
+        made = [
+            module.out_type
+            for module in network.modules()
+            if isinstance(module, EquivariantModule) and module is not network and module.in_type != module.out_type
+        ]
+        found = [name for name, layer in inside.items() if layer.in_type not in made]
+    if len(found) != 1:
+        raise ValueError(
+            f"reference={INPUT!r}: the layer that takes the network's input may be any of {found or list(inside)}, so "
+            "name it: reference='…'"
+        )
+    return found[0]
 
 
-def check_alone(where: object, freeze: bool, softening: Mapping[str, object]) -> None:
+def check_alone(where: object, freeze: bool, radius: object, softening: Mapping[str, object]) -> None:
     """Refuse arguments about soft layers beside a reference, where no layer becomes soft."""
-    given = [*(["where"] if where is not None else []), *(["freeze"] if freeze else []), *softening]
+    named = {"where": where is not None, "freeze": freeze, "domain_radius": radius is not None}
+    given = [*(name for name, is_given in named.items() if is_given), *softening]
     if given:
         raise ValueError(
             f"{given[0]} must be left out where reference= is given without relax=, since all layers stay strict then"
