@@ -136,7 +136,8 @@ def test_symmetry_of_other_fields_of_o2(frequency: int, vector: tuple[float], ke
 
 def test_two_vectors_of_so3_keep_nothing_and_of_o3_a_mirror() -> None:
     so3, o3 = gspaces.rot3dOnR3(), gspaces.flipRot3dOnR3()
-    for space, irrep, kept in ((so3, so3.irrep(1), "nothing"), (o3, o3.irrep(1, 1), "nothing")):
+    mirror = "the mirror across (0.25, −1, 0.7)"
+    for space, irrep, kept in ((so3, so3.irrep(1), "nothing"), (o3, o3.irrep(1, 1), mirror)):
         field = ReferenceField(FieldType(space, [space.trivial_repr]), [irrep, irrep]).double()
         with torch.no_grad():
             field.vector.copy_(torch.tensor([0.3, 0.5, -0.2, 0.1, 0.0, 0.4]))

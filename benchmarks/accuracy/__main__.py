@@ -3,6 +3,7 @@
     python -m benchmarks.accuracy plan                      # count the runs
     python -m benchmarks.accuracy study --data FOLDER       # rules of training, on validation alone
     python -m benchmarks.accuracy choose --data FOLDER      # widths and rates, on validation alone
+    python -m benchmarks.accuracy vector --data FOLDER      # why a reference vector does well, on validation alone
     python -m benchmarks.accuracy test --data FOLDER [--tasks "digits upright"] [--ways "strict;soft"] [--seeds 1000]
                                        [--processes 16] [--minutes 50]
     python -m benchmarks.accuracy report [--picture FILE.png]
@@ -43,10 +44,11 @@ from benchmarks.accuracy.runs import (
     test_once,
 )
 from benchmarks.accuracy.tasks import PLAN, TASKS, TEST_SEEDS
+from benchmarks.accuracy.vector_study import vector_once, vector_runs, vector_table
 from benchmarks.accuracy.ways import ALL_WAYS, Way
 from benchmarks.shared.run_log import Log
 
-STAGES = ("plan", "study", "choose", "test", "report", "layer")
+STAGES = ("plan", "study", "choose", "vector", "test", "report", "layer")
 LOG = Path(__file__).parents[1] / "results" / "accuracy" / "runs.jsonl"
 
 
@@ -122,6 +124,8 @@ def main(words: Sequence[str] | None = None) -> None:
     chosen: list[tuple[str, str]] = []
     if arguments.stage == "study":
         rounds = [[partial(study_once, *run) for run in study_runs() if run[0].task in tasks and run[0].way in ways]]
+    elif arguments.stage == "vector":
+        rounds = [[partial(vector_once, *run) for run in vector_runs() if run[0].task in tasks and run[0].way in ways]]
     elif arguments.stage == "choose":
         chosen = [name for name in families() if name[1] in ways and place.choosing[name[0]].task in tasks]
         rounds = _choices(chosen, place)
@@ -133,7 +137,7 @@ def main(words: Sequence[str] | None = None) -> None:
     elif chosen:
         print("\n".join(f"{family}, {way}: {choose(family, way, place)}" for family, way in chosen))
     if arguments.stage in ("report", "layer"):
-        print("\n\n".join(tables(place.log)))
+        print("\n\n".join([*tables(place.log), *filter(None, [vector_table(place.log)])]))
         if arguments.picture:
             draw(place.log, arguments.picture)
 

@@ -9,6 +9,7 @@ import torch
 from escnn import nn as enn
 from escnn.nn import FieldType
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from benchmarks.accuracy.data import SIDE, flags_of
 from escnn_relaxed import RelaxedR2Conv
@@ -26,6 +27,36 @@ class AnnealedR2Conv(RelaxedR2Conv):
     @gate.setter
     def gate(self, value: float) -> None:
         self.gates = (Gate(value, ("rotation",)),)
+
+
+class _Shared(nn.Module):
+    """Coefficients of all fields of a layer: those of one field, again and again."""
+
+    def __init__(self, of_field: nn.Parameter) -> None:
+        super().__init__()
+        self.of_field = of_field
+
+    def forward(self, own: Tensor) -> Tensor:
+        """Return coefficients of the size of the layer's own, which are not used."""
+        return self.of_field.repeat(len(own) // len(self.of_field))
+
+
+@torch.no_grad()
+def share_coefficients(network: nn.Module) -> None:
+    """Give the soft layers of a network one set of coefficients for all their fields, as soft as the first layer is.
+
+    All layers are onto regular fields, so that the coefficients of a field mean the same in each.
+    """
+    layers = [layer for layer in network.modules() if isinstance(layer, RelaxedR2Conv)]
+    first, softness = layers[0].kernel.modulation.weights, layers[0].softness().item()
+    count = len(first) // len(layers[0].out_type)
+    first.copy_(first[:count].repeat(len(layers[0].out_type)))
+    layers[0].set_softness(softness)
+    shared = nn.Parameter(first[:count].clone())
+    for layer in layers:
+        modulation = layer.kernel.modulation
+        modulation.weights.requires_grad_(False)
+        parametrize.register_parametrization(modulation, "weights", _Shared(shared))
 
 
 class Module(enn.EquivariantModule):  # type: ignore[misc]

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.accuracy.data import FLAG_CLASSES, flags_of
-from benchmarks.accuracy.layers import GATES, HEADS, Constant, FreeBias, HeadByFlag, Module
+from benchmarks.accuracy.layers import GATES, HEADS, Constant, FreeBias, HeadByFlag, Module, share_coefficients
 from benchmarks.accuracy.ways import Way
 from benchmarks.shared.turns import ELEMENTS, turned
-from escnn_relaxed import RelaxedR2Conv, gate_softness
+from escnn_relaxed import ReferenceField, RelaxedR2Conv, gate_softness
 
 CLASSES = 10
 # Fields of the last layer, the same for every way: a pooled head sees one number of each.
@@ -87,10 +87,15 @@ def digits_network(
     for number, fields_out in enumerate((*hidden, LAST)):
         if number:
             modules.append(enn.PointwiseAvgPoolAntialiased(fields, 0.66, 2))
+        if way.has_vectors:
+            modules.append(ReferenceField(fields))
+            fields = modules[-1].out_type
         size = KERNEL if number else 7
         modules += _activated(way, fields, _regular(gspace, fields_out), size, padding=size // 2)
         fields = modules[-1].out_type
     network = Classifier(in_type, constant, modules, way.head, classes)
+    if way.is_shared:
+        share_coefficients(network)
     return Canonical(network, group) if way.is_canonical else network
 
 

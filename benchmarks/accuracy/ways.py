@@ -24,6 +24,10 @@ class Way:
     has_free_biases: bool = False
     # A learned constant field that is appended to the input: "vector" or "scalar".
     constant: str | None = None
+    # A learned constant vector before each layer, of digits.
+    has_vectors: bool = False
+    # All soft layers have one set of coefficients, of digits.
+    is_shared: bool = False
     # Each image of a batch is moved by an element that is drawn.
     is_turned: bool = False
     # The evidence says how soft layers are.
@@ -66,4 +70,9 @@ FLAG_WAYS: dict[str, Way] = {
     "soft, gate and head by flag": Way(RelaxedR2Conv, "by flag", gate="flag"),
     "soft, learned gate": Way(RelaxedR2Conv, gate="learned"),
 }
-ALL_WAYS = {**WAYS, **EQUAL_WAYS, **FLAG_WAYS}
+# Of the study of the reference vector, beside "strict", "soft" and "reference vector".
+VECTOR_WAYS: dict[str, Way] = {
+    "vector in each layer": Way(has_vectors=True),
+    "soft, shared": Way(RelaxedR2Conv, is_shared=True),
+}
+ALL_WAYS = {**WAYS, **EQUAL_WAYS, **FLAG_WAYS, **VECTOR_WAYS}

@@ -35,10 +35,8 @@ def unit_directions(dimension: int) -> Array:
 
 
 def shells(radii: Sequence[float], dimension: int) -> Array:
-    """Return the points in all directions at some radii, (T, d); the origin once."""
-    along = unit_directions(dimension)
-    parts = [along * radius if radius > 0 else along[:1] * 0 for radius in dict.fromkeys(radii)]
-    return np.concatenate(parts)
+    """Return the points in all directions at some radii, (T, d); the origin as often as a direction, to count alike."""
+    return np.concatenate([unit_directions(dimension) * radius for radius in dict.fromkeys(radii)])
 
 
 def edge_directions(offsets: Tensor) -> Tensor:

@@ -214,10 +214,7 @@ class Pointing:
             inversion = element_with_action(self.space, -np.eye(3))
             return str(self.group.name) if inversion is None or self.is_fixed(vector, inversion) else "SO(3)"
         if len(still) == 0:
-            sample = sample_group(self.space)
-            held = [self.is_fixed(vector, element) for element in sample.elements]
-            count = sum(held)
-            return f"{count} of the cube's {len(held)} symmetries" if count > 1 else "nothing"
+            return self._without_axis_in_words(vector, rows)
         # An axis has no sign, and that of an SVD is another one with another NumPy.
         axis = still[0] * np.sign(next(part for part in still[0] if abs(part) > _ROUNDING))
         words = f"turns about {axis_in_words(axis)}"
@@ -225,6 +222,27 @@ class Pointing:
         normal /= np.linalg.norm(normal)
         mirror = element_with_action(self.space, np.eye(3) - 2 * np.outer(normal, normal))
         return f"{words}, mirrors through it" if mirror and self.is_fixed(vector, mirror) else words
+
+    def _without_axis_in_words(self, vector: Array, axes: Array) -> str:
+        """Return a finite symmetry of a vector in words: of the cube's elements and those of order two about axes.
+
+        An element that fixes v turns a × v, a rotation's first order, as it turns a. So it keeps the axes of the
+        quadratic form ‖a × v‖², its singular vectors, where these are no choice. Two vectors have their normal among
+        them, so that the mirror through both is found.
+        """
+        sample, eye = sample_group(self.space), np.eye(3)
+        held = [self.is_fixed(vector, element) for element in sample.elements]
+        actions = list(sample.action[held])
+        halves = [2 * np.outer(axis, axis) - eye for axis in axes]
+        for action in (*halves, *(-half for half in halves), -eye):
+            element = element_with_action(self.space, action)
+            is_new = all(np.abs(action - known).max() > _ROUNDING for known in actions)
+            if element is not None and is_new and self.is_fixed(vector, element):
+                actions.append(action)
+        if len(actions) == sum(held) > 2:
+            return f"{len(actions)} of the cube's {len(held)} symmetries"
+        are_rotations = np.linalg.det(actions) > 0
+        return _of_space(np.stack(actions)[are_rotations], np.stack(actions)[~are_rotations])
 
     def _rotation(self, action: Array) -> GroupElement:
         found = element_with_action(self.space, action)
@@ -286,6 +304,9 @@ def _of_space(rotations: Array, mirrors: Array) -> str:
     count = len(rotations) + len(mirrors)
     if count == 1:
         return "nothing"
+    if count == 2 and len(mirrors):
+        normal = axis_and_angle(-mirrors[0])[0]
+        return f"the mirror across {axis_in_words(normal)}" if normal.any() else "the inversion"
     if turning and all(np.abs(np.cross(axis, turning[0])).max() < _ROUNDING for axis in turning):
         words = f"C{len(rotations)} about {axis_in_words(turning[0])}"
         return f"{words} and {len(mirrors)} mirrors" if len(mirrors) else words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from ..kernel.config import WeightGroup
 from ..torch_modes import full_precision
 from . import state_dict as states
 from .arguments import check_dtype, check_field_type, check_input, check_shape, check_softness
+from .clouds import check_cloud
 from .gate import Gate, check_for_all, gated_sum, gated_terms, gates_at
 from .reference_parts import ReferenceParts
 
@@ -62,7 +64,7 @@ class ReferenceField(EquivariantModule):
         ValueError: for a group whose action is not known, and for a name or a representation that is not of the group.
 
     Shape:
-        GeometricTensor (batch, C_in, …) → (batch, C_in + C, …).
+        GeometricTensor (batch, C_in, …) → (batch, C_in + C, …), of a cloud (nodes, C_in) → (nodes, C_in + C).
 
     Example:
         >>> import torch
@@ -113,12 +115,16 @@ class ReferenceField(EquivariantModule):
 
         Raises:
             TypeError: for anything but a floating-point GeometricTensor of ``in_type``.
+            ValueError: for a cloud, where the fields differ with the position.
         """
-        check_input(input, self.in_type, self.geometry)
-        features = input.tensor
-        field = self.field(features)
+        is_cloud = getattr(input, "coords", None) is not None
+        check = partial(check_cloud, like=self.vector) if is_cloud else partial(check_input, geometry=self.geometry)
+        check(input, self.in_type)
+        if is_cloud and self.position_weights is not None:
+            raise ValueError("input must be an image, since fields that differ with the position are of pixels")
+        features, field = input.tensor, self.field(input.tensor)
         field = field.expand(features.shape[0], *[-1] * (features.dim() - 1))
-        return GeometricTensor(torch.cat([features, field], dim=1), self.out_type)
+        return GeometricTensor(torch.cat([features, field], dim=1), self.out_type, coords=input.coords)
 
     def field(self, features: Tensor) -> Tensor:
         """Return the fields at the pixels of features, (1, C, …), or (batch, C, …) under a gate for each input."""
@@ -168,14 +174,7 @@ class ReferenceField(EquivariantModule):
 
     @property
     def value(self) -> Tensor:
-        """The value v of the fields, (C,), without functions of the position.
-
-        Example:
-            >>> from escnn import gspaces
-            >>> image = gspaces.rot2dOnR2(8).type(gspaces.rot2dOnR2(8).trivial_repr)
-            >>> ReferenceField(image).value.tolist()
-            [0.0, 0.0]
-        """
+        """The value v of the fields, (C,), without functions of the position: 0 at the start."""
         return self.parts.constant(self.vector, self._hardened)
 
     @property
@@ -193,8 +192,12 @@ class ReferenceField(EquivariantModule):
 
     @property
     def kept(self) -> str:
-        """The subgroup that fixes v, in words: to this one the network stays exactly equivariant."""
-        return self.parts.pointing.kept_in_words(self._exact_value())
+        """The subgroup that fixes v, in words: to this one the network stays exactly equivariant.
+
+        Of a field that differs by position it is one about the centre of the image.
+        """
+        words = self.parts.pointing.kept_in_words(self._exact_value())
+        return f"{words} about the centre" if self.differs_by_position and words != "nothing" else words
 
     def keeps(self, element: GroupElement) -> bool:
         """Return whether an element of the fiber group fixes v."""
@@ -202,21 +205,21 @@ class ReferenceField(EquivariantModule):
 
     def described(self) -> str:
         """Return the size of v, its direction and what it keeps, in words."""
-        value, direction = self._exact_value(), self.direction
-        words = f"{np.linalg.norm(value):.2g}"
+        direction, size = self.direction, f"{np.linalg.norm(self._exact_value()):.2g}"
         if isinstance(direction, float):
-            words += f" at {direction:.0f}°"
+            size += f" at {direction:.0f}°"
         elif direction is not None:
-            words += f" along ({', '.join(f'{part:.2g}' for part in direction)})".replace("-", "−")
-        words += f", keeps {self.kept}"
-        return f"{words}, differs by position" if self._differs() else words
+            size += f" along ({', '.join(f'{part:.2g}' for part in direction)})".replace("-", "−")
+        words = [size] if len(self.vector) else []
+        return ", ".join([*words, f"keeps {self.kept}", *["breaks translation"] * self.differs_by_position])
 
     def _exact_value(self) -> Array:
         value: Array = self.value.detach().double().cpu().numpy()
         return value
 
-    def _differs(self) -> bool:
-        """Whether the field is not the same at every pixel."""
+    @property
+    def differs_by_position(self) -> bool:
+        """Whether the field is not the same at every pixel, so that translation is broken."""
         if self.position_weights is None or "translation" in self._hardened:
             return False
         return bool(self.position_weights.detach().abs().sum() > 0)

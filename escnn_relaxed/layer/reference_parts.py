@@ -50,6 +50,11 @@ class ReferenceParts(ExactConstants):
             )
         samples = CUBE if space.dimensionality > 2 else _SAMPLES
         self.domain = Domain(space, samples, kept_group(keep, space, samples))
+        if self.domain.is_abstract:
+            raise ValueError(
+                f"in_type must be of a group of rotations and reflections, got {gspace.fibergroup}, none of whose "
+                "elements is known to be one"
+            )
         self.relaxes = _checked_subgroups(relax, gspace, self.domain)
         fixed = [name for name in self.domain.sample.subgroups if name not in self.relaxes]
         is_constant = bool(of_fiber_group(self.relaxes))
@@ -146,7 +151,10 @@ def _checked_fields(
 
         found = pointing_fields(space, keeps_no_more) or pointing_fields(space, has_vectors)
         if not found and domain.kept.name:
-            raise ValueError(f"keep must leave a part of {group.name} that can be broken, got {domain.kept}")
+            raise ValueError(
+                f"keep must leave a part of {group.name} that one of its {len(group.irreps())} irreps here can break, "
+                f"got {domain.kept}: give representation=, or a gspace with a higher maximum_frequency"
+            )
         return tuple(found or [group.trivial_representation])
     given = (representation,) if isinstance(representation, Representation) else representation
     fields = check_sequence("representation", given, "escnn representations")

@@ -211,6 +211,7 @@ class PointConvolution(RelaxedLayer):
             "input": describe_fields(self.in_type),
             "output": describe_fields(self.out_type),
             "rings": list(self._rings),
+            **({"domain radius": [radius]} if (radius := self._of_points.config.domain_radius) is not None else {}),
             **self.kernel.describe(),
         }
 

@@ -16,6 +16,7 @@ from ..layer.gate import check_for_all
 from ..layer.reference_field import ReferenceField
 from ..layer.referenced_layer import ReferencedLayer
 from ..layer.state_dict import describe_fields
+from ..network.reference import kept_by_references
 from ..network.relaxed_layers import Softened, own_modules, relaxed_layers, strict_layers
 from .equivariance import largest_exact_errors
 from .measured_network import Data, Shifts
@@ -72,6 +73,7 @@ class RelaxationSummary(Report):
         totals: numbers of parameters and of soft ones, those that layers share once; sums of the rows by default.
         error: largest exact error of the network's output; None where not measured.
         own: names of your own modules with weights, of which nothing is known, by their class.
+        kept_by_references: the subgroup that several reference fields keep together, in words; else empty.
 
     Example:
         >>> frequency, softness = {"rotation": (0.25,)}, {"rotation": 0.01, "all": 0.01}
@@ -89,6 +91,7 @@ class RelaxationSummary(Report):
     totals: tuple[int, int] | None = None
     error: float | None = None
     own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kept_by_references: str = ""
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers by tag, as :func:`~escnn_relaxed.relaxation_scalars` lists them."""
@@ -117,6 +120,8 @@ class RelaxationSummary(Report):
             strict = every - soft
             ratio = f" ({100 * soft / strict:.1f} % more)" if strict else ""
             below.append(f"parameters: {strict:,} strict, {soft:,} soft{ratio}")
+        if self.kept_by_references:
+            below.append(f"all references together keep {self.kept_by_references}")
         for what, by_class in (("strict", self.strict), ("your own", self.own)):
             for kind, names in by_class.items():
                 line = f"{what} {kind}: {', '.join(names)}"
@@ -128,7 +133,8 @@ class RelaxationSummary(Report):
 def relaxation_summary(network: nn.Module, *, data: Data = None, in_type: FieldType | None = None) -> RelaxationSummary:
     """Return a row for each relaxed layer of a network: fields, ω′, parameters, softness, measured errors.
 
-    The row says, too, which group the layer keeps and in what it was hardened.
+    The row says, too, which group the layer keeps and in what it was hardened. Of several reference fields the table
+    also names the subgroup that all keep.
 
     Below the rows stand escnn's own layers with weights, which are strict, and your own modules with weights, of which
     nothing is known.
@@ -181,8 +187,8 @@ def _summary(network: nn.Module, errors: Mapping[str, float]) -> RelaxationSumma
         sum({id(value): value.numel() for layer in layers.values() for value in parameters(layer)}.values())
         for parameters in (methodcaller("parameters"), methodcaller("soft_parameters"))
     )
-    totals = every, soft
-    return RelaxationSummary(tuple(rows), strict_layers(network), totals, errors.get(""), own_modules(network))
+    others = strict_layers(network), (every, soft), errors.get(""), own_modules(network), kept_by_references(network)
+    return RelaxationSummary(tuple(rows), *others)
 
 
 def _measured(network: nn.Module) -> list[str]:

@@ -18,7 +18,14 @@ from ..layer.relaxed_layer import RelaxedLayer
 from ..layer.softness_options import DEFAULTS, SoftnessOptions
 from ..on_escnn.point_sampler import POINT_CONVOLUTIONS, attributes_of_message_passing
 from .point_convolutions import basis_arguments
-from .reference import check_alone, layer_for_reference, reference_layers, with_reference, without_references
+from .reference import (
+    References,
+    check_alone,
+    reference_layers,
+    references_by_layer,
+    with_references,
+    without_references,
+)
 from .relaxed_layers import (
     NO_SOFT_FORM,
     RELAXABLE,
@@ -39,7 +46,7 @@ def relax_network(
     network: nn.Module,
     where: Callable[[str, StrictLayer], bool] | None = None,
     freeze: bool = False,
-    reference: str | None = None,
+    reference: References | None = None,
     domain_radius: float | None = None,
     **softening: Unpack[SoftnessOptions],
 ) -> nn.Module:
@@ -59,10 +66,13 @@ def relax_network(
             layers share stay shared, and frozen ones stay frozen.
         where: from the name of such a layer in the network and the layer to whether it is relaxed; all by default.
         freeze: keep the trained kernels fixed; biases and the rest of the network go on learning.
-        reference: ``"input"`` puts a :class:`~escnn_relaxed.ReferenceField` before the first layer that takes the
-            network's input, and the name of a layer before that one, which becomes a module with the parts ``layer``,
-            ``reference`` and ``reference_layer``. The vector is 0 at the start, and its weights are drawn, so that the
-            copy computes what the network computed, and learns. Layers stay strict unless ``relax`` is given, too.
+        reference: ``"input"`` puts a :class:`~escnn_relaxed.ReferenceField` before the layer that takes the network's
+            input, where its modules say which it is, and the name of a layer before that one. This layer becomes a
+            module with the parts ``layer``, ``reference`` and ``reference_layer``. The vector is 0 at the start, and
+            its weights are drawn, so that the copy computes what the network computed, and learns. Layers stay strict
+            unless ``relax`` is given, too.
+            ``{"input": {"relax": "translation"}}`` gives arguments of the field: ``representation``, ``relax`` or
+            ``keep``. Several places get a field each.
         domain_radius: of convolutions of clouds that are soft in translation, as in
             :class:`~escnn_relaxed.RelaxedR2PointConv`.
         **softening: arguments of ``RelaxedR2Conv`` that say how it is soft: ``relax``, ``learn_relaxation``, ``keep``,
@@ -90,15 +100,16 @@ def relax_network(
         check_callable("where", where)
     if reference is None:
         return _with_soft_layers(network, where, freeze, domain_radius, softening)
-    name = layer_for_reference(network, reference)
+    references = references_by_layer(network, reference)
     if "relax" not in softening:
-        check_alone(where, freeze, softening)
-        first = network.get_submodule(name)
-        if isinstance(first, RelaxedLayer):
-            return with_reference(copy_network(network), name)
-        # It becomes a strict layer of this package.
-        where, softening = (lambda _, layer: layer is first), {"relax": None}
-    return with_reference(_with_soft_layers(network, where, freeze, domain_radius, softening), name)
+        check_alone(where, freeze, domain_radius, softening)
+        layers = [network.get_submodule(name) for name in references]
+        of_escnn = [layer for layer in layers if not isinstance(layer, RelaxedLayer)]
+        if not of_escnn:
+            return with_references(copy_network(network), references)
+        # They become strict layers of this package.
+        where, softening = (lambda _, layer: any(layer is one for one in of_escnn)), {"relax": None}
+    return with_references(_with_soft_layers(network, where, freeze, domain_radius, softening), references)
 
 
 def _with_soft_layers(
