@@ -349,4 +349,4 @@ def test_free_biases_of_shifts_are_waves_along_the_rows() -> None:
     torch.nn.init.normal_(bias.bias)
     found = bias(bias.in_type(torch.zeros(1, 2, 3, 8))).tensor
     assert torch.equal(found[:, :, 0], found[:, :, 2])
-    torch.testing.assert_close(turned(found, Element(0, shift=(False, True))), -found)
+    torch.testing.assert_close(turned(found, Element(0, is_shifted=True)), -found)
