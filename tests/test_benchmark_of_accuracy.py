@@ -293,36 +293,25 @@ def test_the_pages_have_what_the_log_says() -> None:
 
 def test_the_page_shows_the_seeds_that_every_planned_way_has(tmp_path: Path) -> None:
     task, images = "digits any angle", 300
-    log = logged(
-        tmp_path / "log.jsonl",
-        {"strict": (80.0, 82.0, 50.0), "soft": (90.0, 93.0), "annealed": (1.0, 2.0)},
-        task,
-        images,
-    )
+    scores = {"strict": (80.0, 82.0, 50.0), "soft": (90.0, 93.0), "annealed": (1.0, 2.0)}
+    log = logged(tmp_path / "log.jsonl", scores, task, images, 1000)
     part = report.complete(report.runs_of_the_test(log))[task, images]
-    assert {way: list(runs) for way, runs in part.items()} == dict.fromkeys(
-        ("strict", "soft", "annealed"), [1000, 1001]
-    )
-    assert (
-        "| digits any angle, 300 images: accuracy, % (2) | 81.0 ○ | – | – | – | 91.5 |" in pages.blocks_of(log)["tasks"]
-    )
+    assert {way: list(runs) for way, runs in part.items()} == {way: [1000, 1001] for way in scores}
+    (row,) = pages.blocks_of(log)["tasks"].splitlines()[2:]
+    assert row == "| digits any angle, 300 images: accuracy, % (2) | 81.0 ○ | – | – | – | 91.5 |"
     # A seed of one way alone is no seed of a table.
-    assert not report.complete(
-        report.runs_of_the_test(logged(tmp_path / "other", {"strict": (80.0, 82.0)}, task, images))
-    )
+    log = logged(tmp_path / "other", {"strict": (80.0, 82.0)}, task, images, 1000)
+    assert not report.complete(report.runs_of_the_test(log))
 
 
 def test_pages_and_picture_are_written_from_the_log(tmp_path: Path) -> None:
     page, picture = tmp_path / "page.md", tmp_path / "picture.png"
-    log = logged(
-        tmp_path / "log.jsonl",
-        {"strict": (80.0, 82.0), "soft": (90.0, 93.0), "annealed": (1.0, 2.0)},
-        "digits any angle",
-        300,
-    )
-    page.write_text("before\n<!-- accuracy: tasks -->\nold\n<!-- end -->\nafter\n")
+    scores = {"strict": (80.0, 82.0), "soft": (90.0, 93.0), "annealed": (1.0, 2.0)}
+    log = logged(tmp_path / "log.jsonl", scores, "digits any angle", 300, 1000)
+    page.write_text("before\n<!-- accuracy: tasks -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
     pages.write(log, [page], picture)
-    assert re.fullmatch(r"before\n<!-- accuracy: tasks -->\n(\|.*\n){3}<!-- end -->\nafter\n", page.read_text())
+    text = page.read_text(encoding="utf-8")
+    assert re.fullmatch(r"before\n<!-- accuracy: tasks -->\n(\|.*\n){3}<!-- end -->\nafter\n", text)
     assert picture.stat().st_size > 10_000
     with pytest.raises(KeyError, match="other"):
         pages.with_blocks("<!-- accuracy: other -->\n<!-- end -->", {"tasks": ""})

@@ -21,7 +21,7 @@ from benchmarks.accuracy.report import (
     marked_gains,
     relaxed_training_table,
     runs_of_the_test,
-    title,
+    task_title,
 )
 from benchmarks.accuracy.tasks import PLAN, WITH_FLAG
 from benchmarks.accuracy.ways import WAYS
@@ -48,7 +48,7 @@ def blocks_of(log: Log) -> dict[str, str]:
     alternating = [row for both in zip(as_they_are, turned, strict=True) for row in both]
     tasks = {"tasks": as_they_are, "rotated copies": turned, "readme": alternating}
     found = {
-        "all ways": _all_ways(parts.get(MAIN, {})),
+        "all ways": _all_ways(parts[MAIN]) if MAIN in parts else "",
         **{name: table(header, rows) if rows else "" for name, rows in tasks.items()},
         "choices": _choices(log),
         "relaxed training": relaxed_training_table(parts),
@@ -69,8 +69,6 @@ def _all_ways(part: Part) -> str:
         scores = (mean_and_error([run[score] for run in runs]) for score in BOTH)
         cells = (gains.get((way, score), "") for score in BOTH)
         rows.append([f"{way} ({len(runs)})", *scores, *cells, f"{runs[0]['parameters']:,}"])
-    if not part:
-        return ""
     header = "way (seeds)", "accuracy, %", "on rotated copies, %", "gain of soft", "on rotated copies", "parameters"
     return table(header, rows)
 
@@ -97,7 +95,7 @@ def _tasks(parts: Mapping[tuple[str, int], Part], score: str) -> list[list[str]]
             cells.append(f"{fmean(values):.1f} {mark}".strip() if values else "–")
         where = ", rotated copies" if score == "turned" else ""
         word = "error" if is_error(name[0]) else "accuracy"
-        rows.append([f"{title(*name)}{where}: {word}, % ({len(part[SOFT])})", *cells])
+        rows.append([f"{task_title(*name)}{where}: {word}, % ({len(part[SOFT])})", *cells])
     return rows
 
 
@@ -105,7 +103,7 @@ def _choices(log: Log) -> str:
     """Return the mean score on validation of each way at its best width and rate."""
     best = [best_trials(log, *family) for family in FAMILIES]
     rows = [[way, *(f"{some[way]:.1f}" if way in some else "–" for some in best)] for way in WAYS]
-    words = (f"{title(*family)}: {'error' if is_error(family[0]) else 'accuracy'}, %" for family in FAMILIES)
+    words = (f"{task_title(*family)}: {'error' if is_error(family[0]) else 'accuracy'}, %" for family in FAMILIES)
     return table(("way, on validation", *words), rows)
 
 

@@ -77,7 +77,7 @@ def complete(parts: Mapping[tuple[str, int], Part]) -> dict[tuple[str, int], Par
     return found
 
 
-def title(task: str, images: int) -> str:
+def task_title(task: str, images: int) -> str:
     return task if task.startswith("smoke") else f"{task}, {images:,} images"
 
 
@@ -105,11 +105,13 @@ def study_table(log: Log) -> str:
         for way, scores in zip(("strict", SOFT), both, strict=True):
             lengths = sorted(steps[task, images, way]) or [0]
             cells = [_mean_and_deviation(list(some.values())) for some in scores]
-            rows.append([f"{title(task, images)} ({len(shared)})", way, *cells, f"{lengths[0]} to {lengths[-1]}"])
+            rows.append([f"{task_title(task, images)} ({len(shared)})", way, *cells, f"{lengths[0]} to {lengths[-1]}"])
         less = [
             [ours[seed] - theirs[seed] for seed in ours if seed in theirs] for theirs, ours in zip(*both, strict=True)
         ]
-        rows.append([f"{title(task, images)} ({len(shared)})", f"{SOFT} − strict", *map(_mean_and_deviation, less), ""])
+        rows.append(
+            [f"{task_title(task, images)} ({len(shared)})", f"{SOFT} − strict", *map(_mean_and_deviation, less), ""]
+        )
     return table(("on validation: mean, SD of seeds", "way", *rules, "steps of early stopping"), rows) if rows else ""
 
 
@@ -138,7 +140,7 @@ def choice_table(log: Log) -> str:
         best = (min if is_error(task) else max)(means.values())
         for choice, mean in means.items():
             text = f"**{mean:.2f}**" if mean == best else f"{mean:.2f}"
-            rows.append([title(task, images), way, *(f"{value:g}" for value in choice), text])
+            rows.append([task_title(task, images), way, *(f"{value:g}" for value in choice), text])
     return table(("task", "way", "fields", "rate", "λ", "score on validation"), rows) if rows else ""
 
 
@@ -202,7 +204,7 @@ def relaxed_training_table(parts: Mapping[tuple[str, int], Part]) -> str:
     rows = []
     for name, part in known.items():
         means = (_scores(name[0], part, way, "score") for way in ("strict", "annealed"))
-        rows.append([title(*name), *means, *(gains[name, score] for score in BOTH)])
+        rows.append([task_title(*name), *means, *(gains[name, score] for score in BOTH)])
     header = "ends strict", "`strict`", "`annealed`", "gain of `annealed`", "gain on turned inputs"
     return table(header, rows) if rows else ""
 
@@ -233,7 +235,7 @@ def gain_table(parts: Mapping[tuple[str, int], Part], score: str) -> str:
         {(name, way): gains_of(name[0], part, way, score) for name, part in known.items() for way in BASELINES}
     )
     rows = [
-        [title(*name), _scores(name[0], part, SOFT, score), *(gains[name, way] for way in BASELINES)]
+        [task_title(*name), _scores(name[0], part, SOFT, score), *(gains[name, way] for way in BASELINES)]
         for name, part in known.items()
     ]
     title = "as they are" if score == "score" else "on turned inputs"
@@ -251,7 +253,7 @@ def way_table(name: tuple[str, int], part: Part, ways: Sequence[str]) -> str:
         counts = f"{runs[0]['parameters']:,}", fields, f"{runs[0]['rate']:g}"
         rows.append([f"`{way}`", *scores, *counts, f"{fmean(run['seconds'] for run in runs):.0f}"])
     word = "error, %" if is_error(name[0]) else "accuracy, %"
-    header = (title(*name), word, "on turned inputs", "parameters", "fields", "rate", "seconds")
+    header = (task_title(*name), word, "on turned inputs", "parameters", "fields", "rate", "seconds")
     return table(header, rows) if len(rows) > 1 else ""
 
 
@@ -290,7 +292,7 @@ def _draw_task(axis: Axes, name: tuple[str, int], part: Part) -> None:
         axis.errorbar(x, y, errors[1], errors[0], look, color=colour, label=way, elinewidth=1)
     edge = frontier(list(points.values()), is_error(name[0]))
     axis.plot(*zip(*edge, strict=True), color="0.7", zorder=0)
-    axis.set_title(title(*name), fontsize=10)
+    axis.set_title(task_title(*name), fontsize=10)
     word = "error, %" if is_error(name[0]) else "accuracy, %"
     axis.set_xlabel(word)
     axis.set_ylabel(f"{word}, rotated copies")
