@@ -298,7 +298,7 @@ def test_the_page_shows_the_seeds_that_every_planned_way_has(tmp_path: Path) -> 
     part = report.complete(report.runs_of_the_test(log))[task, images]
     assert {way: list(runs) for way, runs in part.items()} == {way: [1000, 1001] for way in scores}
     (row,) = pages.blocks_of(log)["tasks"].splitlines()[2:]
-    assert row == "| digits any angle, 300 images: accuracy, % (2) | 81.0 ○ | – | – | – | 91.5 |"
+    assert row == "| digits any angle, 300 images: accuracy, % (2) | 81.0 ▲ | – | – | – | 91.5 |"
     # A seed of one way alone is no seed of a table.
     log = logged(tmp_path / "other", {"strict": (80.0, 82.0)}, task, images, 1000)
     assert not report.complete(report.runs_of_the_test(log))
