@@ -31,7 +31,6 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         plots.symmetry_profile,
         results.accuracy_by_epoch,
         results.accuracy_by_frequency,
-        results.tradeoff,
     )
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from statistics import mean, stdev
 
 from matplotlib.figure import Figure
 
-from drawing import FONT, FREE, SOFT, STRICT, new_figure
+from drawing import FONT, SOFT, STRICT, new_figure
 
 sys.path.append(str(Path(__file__).parents[1]))
 from experiments.results import Result, load_results
@@ -71,74 +70,4 @@ def accuracy_by_epoch() -> Figure:
     axes.set_xlabel("epoch", fontsize=FONT)
     axes.set_ylabel("accuracy, %", fontsize=FONT)
     axes.legend(frameon=False, fontsize=FONT)
-    return figure
-
-
-def tradeoff() -> Figure:
-    """Upright digits: accuracy on upright images against that on rotated copies, a line for each kind of network."""
-    scores: dict[str, list[dict[str, float]]] = {}
-    for line in (RESULTS / "symmetry" / "tradeoff.jsonl").read_text().splitlines():
-        run = json.loads(line)
-        kind = run["run"].rpartition(", ")[0]
-        for change, found in run["result"]["points"].items():
-            scores.setdefault(f"{kind}, {change}", []).append(found)
-
-    def point(name: str) -> list[tuple[float, float]]:
-        """Return mean and standard error, of turned copies and of images as they are."""
-        values = [
-            [run[score] for run in scores[name]] for score in ("turned", "accuracy")
-        ]
-        return [(mean(part), stdev(part) / len(part) ** 0.5) for part in values]
-
-    figure, axes = new_figure(6.4, 3.6)
-    # The name of the network, its legend, its look, and where beside and above its points their shares stand.
-    families = (
-        ("strict", "strict, pooled", STRICT, "o", ((0, -16), (16, -14), (0, 9))),
-        (
-            "free head",
-            "strict, free head",
-            FREE,
-            "s",
-            ((22, -16), (-16, -16), (-20, -4)),
-        ),
-        ("soft", "soft, pooled", SOFT, "D", ((0, 9), (8, 10), (20, 0))),
-    )
-    for name, label, colour, marker, offsets in families:
-        shares = {
-            words: f"{name}{share}, trained"
-            for words, share in (
-                ("none", ""),
-                ("10 %", ", 10 % turned"),
-                ("30 %", ", 30 % turned"),
-            )
-            if f"{name}{share}, trained" in scores
-        }
-        found = {words: point(key) for words, key in shares.items()}
-        turned, as_they_are = zip(*found.values(), strict=True)
-        axes.errorbar(
-            *([value for value, _ in part] for part in (turned, as_they_are)),
-            *([error for _, error in part] for part in (as_they_are, turned)),
-            color=colour,
-            marker=marker,
-            markersize=5,
-            elinewidth=1,
-            label=label,
-        )
-        look = {"textcoords": "offset points", "ha": "center", "color": colour}
-        for (words, ((x, _), (y, _))), offset in zip(
-            found.items(), offsets, strict=True
-        ):
-            axes.annotate(words, (x, y), offset, fontsize=FONT - 2, **look)
-    for words, key in (
-        ("evidence", "evidence, trained"),
-        ('keep="C4"', 'soft, keep="C4", trained'),
-    ):
-        (x, _), (y, _) = point(key)
-        axes.plot(x, y, "x", color=SOFT)
-        look = {"textcoords": "offset points", "va": "center", "color": SOFT}
-        axes.annotate(words, (x, y), (7, 0), fontsize=FONT - 2, **look)
-    axes.set_xlabel("accuracy on rotated copies, %", fontsize=FONT)
-    axes.set_ylabel("accuracy on upright images, %", fontsize=FONT)
-    axes.set(xlim=(22, 98), ylim=(93, 98.2))
-    axes.legend(frameon=False, fontsize=FONT - 1, loc="lower left")
     return figure

@@ -9,54 +9,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from escnn import gspaces
-from escnn.nn import FieldType, R2Conv
+from escnn.nn import FieldType
 from matplotlib import pyplot
-from torch import nn
-from torch.nn import functional
 
 sys.path.append(str(Path(__file__).parents[1]))
-from escnn_relaxed import RelaxedR2Conv, equivariance_error, parameter_groups
+from escnn_relaxed import RelaxedR2Conv, equivariance_error
 from escnn_relaxed.plots import plot_equivariance_error, plot_filter_over_positions
 
-from benchmarks.shared.training import Split, take_steps
-from benchmarks.symmetry.digits import load_digits
-from benchmarks.symmetry.networks import Frame
-from benchmarks.symmetry.ways import Setting, Way
+from benchmarks.accuracy.data import load_digits
+from benchmarks.accuracy.networks import digits_network
+from benchmarks.accuracy.training import CLASSES, Trainer, train
+from benchmarks.accuracy.ways import WAYS
 
 __all__ = ["main"]
 
-FRAME, RATE, BATCH = Frame(10, widths=(4, 4, 4, 8)), 0.01, 64
+FIELDS, RATE = 4, 0.01
 ANGLES = range(0, 360, 5)
-NETWORKS = {"strict": (Way(R2Conv), Setting()), "soft": (Way(RelaxedR2Conv), Setting())}
-
-
-def train(name: str, data: Split, epochs: int) -> nn.Module:
-    """A trained network."""
-    torch.manual_seed(0)
-    network = FRAME.build("C8", *NETWORKS[name], FRAME.widths)
-    images, labels = data
-    steps = epochs * (len(images) // BATCH)
-    optimiser = torch.optim.Adam(parameter_groups(network, RATE), lr=RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-
-    def batches() -> Iterator[Split]:
-        for _ in range(steps):
-            chosen = torch.randint(len(images), (BATCH,))
-            yield images[chosen], labels[chosen]
-
-    take_steps(
-        network,
-        batches(),
-        functional.cross_entropy,
-        optimiser,
-        after_step=schedule.step,
-    )
-    return network.eval()
 
 
 def main() -> None:
@@ -65,16 +37,18 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="MNIST; by default bundled digits")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "images")
     parser.add_argument("--images", type=int, default=2000)
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=190)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    data = load_digits("within 60°", arguments.images, 0, arguments.data)
+    data = load_digits("within 60°", arguments.images, 0, arguments.data, True)
     reports = {}
-    for name in NETWORKS:
-        network = train(name, data.train, arguments.epochs)
+    for name in ("strict", "soft"):
+        torch.manual_seed(0)
+        network = digits_network(WAYS[name], "C8", FIELDS)
+        train(Trainer(network, WAYS[name], data, CLASSES, "C8", RATE), arguments.steps)
         reports[name] = equivariance_error(
-            network, data=data.test[0][:64], elements=(), angles=ANGLES
+            network.eval(), data=data.copied[0][:64], elements=(), angles=ANGLES
         )
     plane = gspaces.trivialOnR2()
     torch.manual_seed(0)

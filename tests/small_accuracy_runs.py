@@ -47,11 +47,17 @@ def cut(whole: data.Data) -> data.Data:
     return replace(whole, **few)
 
 
-def logged(path: Path, scores: dict[str, tuple[float, ...]], task: str = "digits upright", images: int = 100) -> Log:
+def logged(
+    path: Path,
+    scores: dict[str, tuple[float, ...]],
+    task: str = "digits upright",
+    images: int = 100,
+    first_seed: int = 0,
+) -> Log:
     """A log of runs of the test."""
     log = Log(path)
     costs: dict[str, Any] = {"parameters": 1000, "width": 6, "rate": 0.01, "penalty": 0.0, "seconds": 2.0}
     for way, values in scores.items():
-        for seed, score in enumerate(values):
+        for seed, score in enumerate(values, first_seed):
             log.add(Cell(task, images, way, seed).key("test"), {"score": score, "turned": 100 - score, **costs})
     return log

@@ -12,7 +12,7 @@ from small_accuracy_runs import cut, few_fields, logged, without_zeros
 from torch import Tensor
 
 from benchmarks.accuracy import __main__ as command
-from benchmarks.accuracy import data, networks, report, runs, training
+from benchmarks.accuracy import data, networks, pages, report, runs, training
 from benchmarks.accuracy.layers import AnnealedR2Conv, Constant, FreeBias
 from benchmarks.accuracy.runs import Cell, Choice, Place
 from benchmarks.accuracy.tasks import CHOOSING, TASKS, TEST_SEEDS, WITH_FLAG, Choosing
@@ -21,7 +21,6 @@ from benchmarks.shared.run_log import Log
 from benchmarks.shared.turns import ELEMENTS, Element, turned
 from escnn_relaxed import RelaxedR2Conv
 
-PAGE = Path(__file__).parents[1] / "docs" / "results" / "accuracy.md"
 SYMMETRIC = ("strict", "constant scalar", "annealed", "canonical")
 
 
@@ -284,32 +283,51 @@ def test_the_plan_has_at_most_450_runs_each_once(tmp_path: Path, capsys: pytest.
     assert len([cell for cell in cells if cell.task == WITH_FLAG]) == 8 * 5
 
 
-@pytest.mark.skipif(not PAGE.exists(), reason="no docs beside the tests")
-def test_the_page_has_the_best_trial_of_each_way_in_the_log() -> None:
-    """In the order of the ways, strict first."""
-    trials = report.choice_table(Log(command.LOG))
-    for column, task in enumerate(("digits within 60°, 300 images", "smoke level 9"), 1):
-        best = dict(re.findall(rf"^\| {task} \| (.*?) \|.*\| \*\*(.*)\*\* \|$", trials, re.MULTILINE))
-        rows = re.search(r"^\| way \|.*\n\|[-:|]*\n((?:\|.*\n)*)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-        assert rows
-        shown = [row.split(" | ")[column].strip("*| ") for row in rows[1].splitlines()]
-        wanted = [best.get(way, "–") for way in WAYS if way != "penalty"]
-        assert [text == "–" for text in shown] == [text == "–" for text in wanted]
-        numbers = [[float(text) for text in some if text != "–"] for some in (shown, wanted)]
-        assert numbers[0] == pytest.approx(numbers[1], abs=0.0501)
+@pytest.mark.skipif(not pages.PAGES[1].exists(), reason="no docs beside the tests")
+def test_the_pages_have_what_the_log_says() -> None:
+    """The command writes them."""
+    blocks, texts = pages.blocks_of(Log(command.LOG)), [page.read_text(encoding="utf-8") for page in pages.PAGES]
+    assert [pages.with_blocks(text, blocks) for text in texts] == texts, "python -m benchmarks.accuracy pages"
+    assert sorted(re.findall("<!-- accuracy: (.*) -->", "".join(texts))) == sorted(blocks)
+
+
+def test_the_page_shows_the_seeds_that_every_planned_way_has(tmp_path: Path) -> None:
+    task, images = "digits any angle", 300
+    scores = {"strict": (80.0, 82.0, 50.0), "soft": (90.0, 93.0), "annealed": (1.0, 2.0)}
+    log = logged(tmp_path / "log.jsonl", scores, task, images, 1000)
+    part = report.complete(report.runs_of_the_test(log))[task, images]
+    assert {way: list(runs) for way, runs in part.items()} == {way: [1000, 1001] for way in scores}
+    (row,) = pages.blocks_of(log)["tasks"].splitlines()[2:]
+    assert row == "| digits any angle, 300 images: accuracy, % (2) | 81.0 ▲ | – | – | – | 91.5 |"
+    # A seed of one way alone is no seed of a table.
+    log = logged(tmp_path / "other", {"strict": (80.0, 82.0)}, task, images, 1000)
+    assert not report.complete(report.runs_of_the_test(log))
+
+
+def test_pages_and_picture_are_written_from_the_log(tmp_path: Path) -> None:
+    page, picture = tmp_path / "page.md", tmp_path / "picture.png"
+    scores = {"strict": (80.0, 82.0), "soft": (90.0, 93.0), "annealed": (1.0, 2.0)}
+    log = logged(tmp_path / "log.jsonl", scores, "digits any angle", 300, 1000)
+    page.write_text("before\n<!-- accuracy: tasks -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
+    pages.write(log, [page], picture)
+    text = page.read_text(encoding="utf-8")
+    assert re.fullmatch(r"before\n<!-- accuracy: tasks -->\n(\|.*\n){3}<!-- end -->\nafter\n", text)
+    assert picture.stat().st_size > 10_000
+    with pytest.raises(KeyError, match="other"):
+        pages.with_blocks("<!-- accuracy: other -->\n<!-- end -->", {"tasks": ""})
 
 
 def test_gains_are_paired_and_marked_after_the_correction(tmp_path: Path) -> None:
     soft = (90.0, 92.0, 94.0)
     scores = {"soft": soft, "strict": (80.0, 82.1, 84.0), "free head": (89.0, 91.5, 91.0)}
     log = logged(tmp_path / "log", scores)
-    (row,) = report.gain_table(report._parts(log), "score").splitlines()[2:]
+    (row,) = report.gain_table(report.runs_of_the_test(log), "score").splitlines()[2:]
     # Half of an interval is 4.303 standard errors.
     assert row == "| digits upright, 100 images | 92.00 ± 1.15 (3) | +9.97 ± 0.14 ▲ | +1.50 ± 3.29 ○ | – | – |"
-    (row,) = report.gain_table(report._parts(log), "turned").splitlines()[2:]
+    (row,) = report.gain_table(report.runs_of_the_test(log), "turned").splitlines()[2:]
     assert row.endswith("| −9.97 ± 0.14 ▼ | −1.50 ± 3.29 ○ | – | – |")
     log = logged(tmp_path / "errors", {"soft": (5.0, 5.1), "strict": (6.0, 6.2)}, "smoke level 9", 5)
-    assert "| +1.05 ± 0.64 ▲ |" in report.gain_table(report._parts(log), "score")
+    assert "| +1.05 ± 0.64 ▲ |" in report.gain_table(report.runs_of_the_test(log), "score")
 
 
 def test_holm_multiplies_the_smallest_most() -> None:
@@ -349,4 +367,4 @@ def test_free_biases_of_shifts_are_waves_along_the_rows() -> None:
     torch.nn.init.normal_(bias.bias)
     found = bias(bias.in_type(torch.zeros(1, 2, 3, 8))).tensor
     assert torch.equal(found[:, :, 0], found[:, :, 2])
-    torch.testing.assert_close(turned(found, Element(0, shift=(False, True))), -found)
+    torch.testing.assert_close(turned(found, Element(0, is_shifted=True)), -found)

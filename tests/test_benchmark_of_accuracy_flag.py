@@ -122,7 +122,7 @@ def test_tables_of_the_flag_and_of_relaxed_training(tmp_path: Path) -> None:
     (table,) = [text for text in report.tables(log) if "ends strict" in text]
     assert table.endswith("| 80.50 ± 0.50 (2) | 81.53 ± 0.52 (2) | +1.02 ± 0.32 ▲ | −1.02 ± 0.32 ▼ |")
     log = logged(tmp_path / "errors", {"strict": (6.0, 6.125), "annealed": (5.0, 5.1)}, "smoke level 0", 5)
-    assert "| +1.01 ± 0.16 ▲ |" in report.relaxed_training_table(report._parts(log))
+    assert "| +1.01 ± 0.16 ▲ |" in report.relaxed_training_table(report.runs_of_the_test(log))
     log = Log(tmp_path / "flag")
     costs = {"parameters": 1000, "width": 6, "rate": 0.01, "seconds": 2.0}
     for seed, (way, plus) in product((1000, 1001, 1002), {"strict": 0.0, report.GATED: 20.0}.items()):
@@ -135,4 +135,4 @@ def test_tables_of_the_flag_and_of_relaxed_training(tmp_path: Path) -> None:
     assert "| 0.00 and 1.00 | 1,000 | 6 | 0.01 | 2 |" in scores_of
     assert gains.splitlines()[2] == "| `strict` | +20.00 ± 0.00 ▲ | +0.00 ± 0.00 ○ | +40.00 ± 0.00 ▲ | +0.00 ± 0.00 ○ |"
     with pytest.raises(ValueError, match="nothing to draw"):
-        report.draw(log, tmp_path / "picture.png")
+        report.draw(report.runs_of_the_test(log), tmp_path / "picture.png")

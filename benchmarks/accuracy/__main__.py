@@ -7,6 +7,7 @@
     python -m benchmarks.accuracy test --data FOLDER [--tasks "digits upright"] [--ways "strict;soft"] [--seeds 1000]
                                        [--processes 16] [--minutes 50]
     python -m benchmarks.accuracy report [--picture FILE.png]
+    python -m benchmarks.accuracy pages                     # write the tables and the picture of README.md and the docs
     python -m benchmarks.accuracy layer --data FOLDER --layer package.module:Layer [--head free] --picture FILE.png
 
 Runs go one after another, or as many at a time as there are processes, each of one thread. Each is a line of the log
@@ -29,9 +30,10 @@ from pkgutil import resolve_name
 
 import torch
 
+from benchmarks.accuracy import pages
 from benchmarks.accuracy.layers import HEADS
 from benchmarks.accuracy.processes import Job, do
-from benchmarks.accuracy.report import OWN, draw, tables
+from benchmarks.accuracy.report import OWN, draw, runs_of_the_test, tables
 from benchmarks.accuracy.runs import (
     Cell,
     Place,
@@ -48,7 +50,7 @@ from benchmarks.accuracy.vector_study import vector_once, vector_runs, vector_ta
 from benchmarks.accuracy.ways import ALL_WAYS, Way
 from benchmarks.shared.run_log import Log
 
-STAGES = ("plan", "study", "choose", "vector", "test", "report", "layer")
+STAGES = ("plan", "study", "choose", "vector", "test", "report", "pages", "layer")
 LOG = Path(__file__).parents[1] / "results" / "accuracy" / "runs.jsonl"
 
 
@@ -136,10 +138,12 @@ def main(words: Sequence[str] | None = None) -> None:
         print("The time is up. Another call goes on.")
     elif chosen:
         print("\n".join(f"{family}, {way}: {choose(family, way, place)}" for family, way in chosen))
+    if arguments.stage == "pages":
+        pages.write(place.log)
     if arguments.stage in ("report", "layer"):
         print("\n\n".join([*tables(place.log), *filter(None, [vector_table(place.log)])]))
         if arguments.picture:
-            draw(place.log, arguments.picture)
+            draw(runs_of_the_test(place.log), arguments.picture)
 
 
 def _tests(cells: Sequence[Cell], place: Place) -> list[list[Job]]:

@@ -33,7 +33,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 def tables(log: Log) -> list[str]:
     """Return the tables of all stages that the log has runs of."""
-    parts = _parts(log)
+    parts = runs_of_the_test(log)
     flagged = parts.pop(next((name for name in parts if name[0] == WITH_FLAG), ("", 0)), {})
     gains = [gain_table(parts, score) for score in BOTH] if parts else []
     ways = [way_table(name, part, some) for name, part in parts.items() for some in ((*WAYS, OWN), (SOFT, *EQUAL_WAYS))]
@@ -46,7 +46,7 @@ def _runs(log: Log, stage: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     return [(run, result) for run, result in runs if run["stage"] == stage]
 
 
-def _parts(log: Log) -> dict[tuple[str, int], Part]:
+def runs_of_the_test(log: Log) -> dict[tuple[str, int], Part]:
     """Return the runs of the test, tasks in the order of the plan."""
     found: dict[tuple[str, int], Any] = {(row.task, row.images): defaultdict(dict) for row in PLAN}
     for run, result in _runs(log, "test"):
@@ -54,7 +54,30 @@ def _parts(log: Log) -> dict[tuple[str, int], Part]:
     return {name: part for name, part in found.items() if part}
 
 
-def _title(task: str, images: int) -> str:
+def complete(parts: Mapping[tuple[str, int], Part]) -> dict[tuple[str, int], Part]:
+    """Return the runs of the seeds that every planned way of a task has, of tasks with two such seeds."""
+    found = {}
+    for (task, images), part in parts.items():
+        rows = [row for row in PLAN if (row.task, row.images) == (task, images)]
+        seeds = {
+            seed
+            for seed in TASKS[task].seeds
+            if all(
+                seed in part.get(way, {})
+                for row in rows
+                if seed in (row.seeds or TASKS[task].seeds)
+                for way in row.ways
+                if way in WAYS or task == WITH_FLAG
+            )
+        }
+        if len(seeds) > 1:
+            found[task, images] = {
+                way: {seed: run for seed, run in runs.items() if seed in seeds} for way, runs in part.items()
+            }
+    return found
+
+
+def task_title(task: str, images: int) -> str:
     return task if task.startswith("smoke") else f"{task}, {images:,} images"
 
 
@@ -82,12 +105,12 @@ def study_table(log: Log) -> str:
         for way, scores in zip(("strict", SOFT), both, strict=True):
             lengths = sorted(steps[task, images, way]) or [0]
             cells = [_mean_and_deviation(list(some.values())) for some in scores]
-            rows.append([f"{_title(task, images)} ({len(shared)})", way, *cells, f"{lengths[0]} to {lengths[-1]}"])
+            rows.append([f"{task_title(task, images)} ({len(shared)})", way, *cells, f"{lengths[0]} to {lengths[-1]}"])
         less = [
             [ours[seed] - theirs[seed] for seed in ours if seed in theirs] for theirs, ours in zip(*both, strict=True)
         ]
         rows.append(
-            [f"{_title(task, images)} ({len(shared)})", f"{SOFT} − strict", *map(_mean_and_deviation, less), ""]
+            [f"{task_title(task, images)} ({len(shared)})", f"{SOFT} − strict", *map(_mean_and_deviation, less), ""]
         )
     return table(("on validation: mean, SD of seeds", "way", *rules, "steps of early stopping"), rows) if rows else ""
 
@@ -96,30 +119,40 @@ def _mean_and_deviation(values: Sequence[float]) -> str:
     return f"{fmean(values):.2f}, {stdev(values):.2f}".replace("-", "−") if len(values) > 1 else "–"
 
 
-def choice_table(log: Log) -> str:
-    """Return the mean score on validation of each trial, the best of a way in bold."""
+def _trials(log: Log) -> dict[tuple[str, int, str], dict[tuple[float, ...], float]]:
+    """Return the mean score on validation of each choice of a way: task, images and way → choice → score."""
     found: dict[tuple[str, int, str], dict[tuple[float, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
     for run, result in _runs(log, "choose"):
         found[run["task"], run["images"], run["way"]][run["width"], run["rate"], run["penalty"]].append(result["score"])
+    return {name: {choice: fmean(some) for choice, some in trials.items()} for name, trials in found.items()}
+
+
+def best_trials(log: Log, task: str, images: int) -> dict[str, float]:
+    """Return the best mean score on validation of each way."""
+    best = min if is_error(task) else max
+    return {name[2]: best(means.values()) for name, means in _trials(log).items() if name[:2] == (task, images)}
+
+
+def choice_table(log: Log) -> str:
+    """Return the mean score on validation of each trial, the best of a way in bold."""
     rows = []
-    for (task, images, way), trials in found.items():
-        means = {choice: fmean(some) for choice, some in trials.items()}
-        best = (min if _is_error(task) else max)(means, key=means.__getitem__)
+    for (task, images, way), means in _trials(log).items():
+        best = (min if is_error(task) else max)(means.values())
         for choice, mean in means.items():
-            text = f"**{mean:.2f}**" if choice == best else f"{mean:.2f}"
-            rows.append([_title(task, images), way, *(f"{value:g}" for value in choice), text])
+            text = f"**{mean:.2f}**" if mean == best else f"{mean:.2f}"
+            rows.append([task_title(task, images), way, *(f"{value:g}" for value in choice), text])
     return table(("task", "way", "fields", "rate", "λ", "score on validation"), rows) if rows else ""
 
 
-def _is_error(task: str) -> bool:
-    """Whether the score of a task is better where it is small."""
+def is_error(task: str) -> bool:
+    """Return whether the score of a task is better where it is small."""
     return TASKS[task].objective.likelihood != "categorical"
 
 
 def gains_of(task: str, part: Part, baseline: str, score: str, way: str = SOFT) -> list[float]:
     """Return by how much a way is better than a baseline, of each seed of both."""
     ours, theirs = part.get(way, {}), part.get(baseline, {})
-    sign = -1 if _is_error(task) else 1
+    sign = -1 if is_error(task) else 1
     return [sign * (ours[seed][score] - theirs[seed][score]) for seed in ours if seed in theirs]
 
 
@@ -171,7 +204,7 @@ def relaxed_training_table(parts: Mapping[tuple[str, int], Part]) -> str:
     rows = []
     for name, part in known.items():
         means = (_scores(name[0], part, way, "score") for way in ("strict", "annealed"))
-        rows.append([_title(*name), *means, *(gains[name, score] for score in BOTH)])
+        rows.append([task_title(*name), *means, *(gains[name, score] for score in BOTH)])
     header = "ends strict", "`strict`", "`annealed`", "gain of `annealed`", "gain on turned inputs"
     return table(header, rows) if rows else ""
 
@@ -202,7 +235,7 @@ def gain_table(parts: Mapping[tuple[str, int], Part], score: str) -> str:
         {(name, way): gains_of(name[0], part, way, score) for name, part in known.items() for way in BASELINES}
     )
     rows = [
-        [_title(*name), _scores(name[0], part, SOFT, score), *(gains[name, way] for way in BASELINES)]
+        [task_title(*name), _scores(name[0], part, SOFT, score), *(gains[name, way] for way in BASELINES)]
         for name, part in known.items()
     ]
     title = "as they are" if score == "score" else "on turned inputs"
@@ -219,46 +252,50 @@ def way_table(name: tuple[str, int], part: Part, ways: Sequence[str]) -> str:
         fields = str(runs[0]["width"]).strip("[]()")
         counts = f"{runs[0]['parameters']:,}", fields, f"{runs[0]['rate']:g}"
         rows.append([f"`{way}`", *scores, *counts, f"{fmean(run['seconds'] for run in runs):.0f}"])
-    word = "error, %" if _is_error(name[0]) else "accuracy, %"
-    header = (_title(*name), word, "on turned inputs", "parameters", "fields", "rate", "seconds")
+    word = "error, %" if is_error(name[0]) else "accuracy, %"
+    header = (task_title(*name), word, "on turned inputs", "parameters", "fields", "rate", "seconds")
     return table(header, rows) if len(rows) > 1 else ""
 
 
-def draw(log: Log, path: Path) -> None:
-    """Draw for each task the score on data as they are against that on turned ones, a dot for each way."""
+def draw(parts: Mapping[tuple[str, int], Part], path: Path) -> None:
+    """Draw for each task the score on data as they are against that on rotated copies, a dot for each way."""
     # A flag has no such pair of scores: turned are images of the flag 0 alone.
-    parts = {name: part for name, part in _parts(log).items() if len(part) > 1 and name[0] != WITH_FLAG}
+    parts = {name: part for name, part in parts.items() if len(part) > 1 and name[0] != WITH_FLAG}
     if not parts:
         raise ValueError("the log has no task with runs of two ways of the test, so there is nothing to draw")
     columns = min(3, len(parts))
     lines = -(-len(parts) // columns)
-    figure, axes = pyplot.subplots(lines, columns, figsize=(5 * columns, 4.2 * lines), squeeze=False)
+    figure, axes = pyplot.subplots(
+        lines, columns, figsize=(4 * columns, 3.6 * lines + 1), squeeze=False, layout="constrained"
+    )
     for axis in axes.flat[len(parts) :]:
         axis.set_axis_off()
     for axis, (name, part) in zip(axes.flat, parts.items(), strict=False):
         _draw_task(axis, name, part)
-    figure.tight_layout()
+    handles = {way: dot for axis in axes.flat for dot, way in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 
 
 def _draw_task(axis: Axes, name: tuple[str, int], part: Part) -> None:
-    colours = pyplot.get_cmap("tab20").colors
+    colours = pyplot.get_cmap("tab10").colors
     points = {}
     for number, way in enumerate((*WAYS, OWN)):
-        scores = [[run[score] for run in part.get(way, {}).values()] for score in ("score", "turned")]
+        scores = [[run[score] for run in part.get(way, {}).values()] for score in BOTH]
         if not scores[0]:
             continue
         x, y = points[way] = tuple(map(fmean, scores))
         errors = [sem(some) if len(some) > 1 else 0.0 for some in scores]
-        axis.errorbar(x, y, errors[1], errors[0], "*" if way == OWN else "o", color=colours[number])
-        axis.annotate(way, (x, y), (4, 4), textcoords="offset points", fontsize=8)
-    edge = frontier(list(points.values()), _is_error(name[0]))
+        look = {OWN: "*", SOFT: "D"}.get(way, "os"[number // len(colours) % 2])
+        colour = "black" if way == SOFT else colours[number % len(colours)]
+        axis.errorbar(x, y, errors[1], errors[0], look, color=colour, label=way, elinewidth=1)
+    edge = frontier(list(points.values()), is_error(name[0]))
     axis.plot(*zip(*edge, strict=True), color="0.7", zorder=0)
-    axis.set_title(_title(*name), fontsize=10)
-    word = "error, %" if _is_error(name[0]) else "accuracy, %"
-    axis.set_xlabel(f"{word}, as they are")
-    axis.set_ylabel(f"{word}, turned")
+    axis.set_title(task_title(*name), fontsize=10)
+    word = "error, %" if is_error(name[0]) else "accuracy, %"
+    axis.set_xlabel(word)
+    axis.set_ylabel(f"{word}, rotated copies")
 
 
 def frontier(points: Sequence[tuple[float, ...]], is_error: bool) -> list[tuple[float, ...]]:

@@ -12,25 +12,18 @@ from torch.nn import functional
 
 
 class Element(NamedTuple):
-    """A mirror image or not, then a turn, counterclockwise, then a shift by half of the image's rows or columns."""
+    """A turn, counterclockwise, then a shift by half of the image's columns or none."""
 
     degrees: int
-    is_mirrored: bool = False
-    shift: tuple[bool, bool] = (False, False)
+    is_shifted: bool = False
 
 
 # Group → its elements, the identity first.
 ELEMENTS: dict[str, tuple[Element, ...]] = {
-    "C2": (Element(0), Element(180)),
     "C4": tuple(Element(90 * turn) for turn in range(4)),
     "C8": tuple(Element(45 * turn) for turn in range(8)),
-    "D1": (Element(0), Element(0, True)),
-    "D2": tuple(Element(180 * turn, mirror) for mirror in (False, True) for turn in range(2)),
-    "D4": tuple(Element(90 * turn, mirror) for mirror in (False, True) for turn in range(4)),
-    # Some of its elements.
-    "SO(2)": tuple(Element(45 * turn) for turn in range(8)),
-    "T": tuple(Element(0, shift=(down, right)) for down in (False, True) for right in (False, True)),
-    "T1": (Element(0), Element(0, shift=(False, True))),
+    # Shifts to the side.
+    "T1": (Element(0), Element(0, is_shifted=True)),
 }
 
 
@@ -49,24 +42,18 @@ def rotated(images: Tensor, angles: Tensor, side: int | None = None) -> Tensor:
 
 def turned(images: Tensor, element: Element) -> Tensor:
     """Return images moved by an element: exact but for odd multiples of 45°, which are interpolated."""
-    if any(element.shift):
-        shifts = [half * side // 2 for half, side in zip(element.shift, images.shape[2:], strict=True)]
-        return images.roll(shifts, (2, 3))
-    if element.is_mirrored:
-        images = images.flip(3)
+    if element.is_shifted:
+        return images.roll(images.shape[3] // 2, 3)
     if element.degrees % 90:
         return rotated(images, torch.full((len(images),), math.radians(element.degrees)))
     return images.rot90(element.degrees // 90, (2, 3))
 
 
 def randomly_moved(
-    images: Tensor,
-    elements: Sequence[Element],
-    act: Callable[[Tensor, Element], Tensor] = turned,
-    generator: torch.Generator | None = None,
+    images: Tensor, elements: Sequence[Element], act: Callable[[Tensor, Element], Tensor] = turned
 ) -> Tensor:
-    """Return each image moved by an element of its own, drawn with a generator, by default torch's own."""
-    chosen = torch.randint(len(elements), (len(images),), generator=generator)
+    """Return each image moved by an element of its own that is drawn."""
+    chosen = torch.randint(len(elements), (len(images),))
     result = torch.empty_like(images)
     # Only elements that are drawn: interpolation refuses an empty batch.
     for number in chosen.unique().tolist():

@@ -1,6 +1,6 @@
 """How often the data's broken symmetries are found, where the answer is known: two ways to decide, and a test of poses.
 
-    python -m benchmarks.symmetry.discovery --data FOLDER --output FILE.jsonl [--by training] [--table]
+    python -m benchmarks.discovery --data FOLDER --output FILE.jsonl [--by training] [--table]
 
 A network that is soft in rotation and reflection is trained with ``SoftnessEvidence`` for 12 epochs. Then
 ``SoftnessEvidence.harden`` decides at once, and ``which_softness_helps`` by training further for 4 epochs, in which the
@@ -22,17 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from escnn import gspaces
 from escnn import nn as enn
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.accuracy.data import mnist
 from benchmarks.shared.markdown import table
 from benchmarks.shared.run_log import Log, options
 from benchmarks.shared.training import FIRST_ROUND, Split, take_steps, update
 from benchmarks.shared.turns import rotated
-from benchmarks.symmetry.bodies import GSPACES, regular
-from benchmarks.symmetry.data import first
-from benchmarks.symmetry.digits import mnist
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.checks import FIBER_SUBGROUPS
 from escnn_relaxed.learning import which_softness_helps
@@ -45,6 +44,12 @@ DECIDING = {"held-out": ({}, 500), "training": ({"by training images": True}, 50
 DECIDING["poses"] = {"poses": True}, 0
 SIDE, BATCH, EPOCHS, FURTHER, RATE = 17, 32, 12, 4, 0.01
 ROTATION, REFLECTION, BOTH = ("rotation",), ("reflection",), FIBER_SUBGROUPS
+GSPACES: dict[str, Callable[[], Any]] = {
+    "C2": lambda: gspaces.rot2dOnR2(2),
+    "C4": lambda: gspaces.rot2dOnR2(4),
+    "D1": lambda: gspaces.flip2dOnR2(),
+    "D4": lambda: gspaces.flipRot2dOnR2(4),
+}
 Draw = Callable[[int, torch.Generator, Path | None], Split]
 
 
@@ -230,7 +235,7 @@ class Network(nn.Module):
         super().__init__()
         gspace = GSPACES[group]()
         self.image = gspace.type(gspace.trivial_repr)
-        fields = [regular(gspace, width) for width in (4, 4, 8)]
+        fields = [gspace.type(*[gspace.regular_repr] * width) for width in (4, 4, 8)]
         body: list[nn.Module] = []
         for before, after in pairwise([self.image, *fields]):
             body += [enn.PointwiseMaxPool2D(before, 3, 2, padding=1)] if body else []
@@ -272,7 +277,7 @@ def discover(case: Case, images: int, seed: int, root: Path | None, by: str) -> 
     torch.manual_seed(seed)
     network = Network(case.group, int(classes.max()) + 1)
     evidence = SoftnessEvidence(network, images)
-    deciding = first(trained, few) if by == "training" else held_out
+    deciding = (trained[0][:few], trained[1][:few]) if by == "training" else held_out
     train(network, trained, EPOCHS, evidence)
 
     def losses(copy: nn.Module) -> Tensor:
