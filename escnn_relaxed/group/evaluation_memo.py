@@ -66,14 +66,6 @@ class _TensorPlaces:
         # What makes parametrized weights may have settings that are no tensors.
         self._is_parametrized = any(["parametrizations" in part._modules for part in modules])
         self._children = [(part._modules, name, child) for part in modules for name, child in part._modules.items()]
-        # Tensors in a Python list are in no state, but a kernel may compute with them.
-        sequences: list[tuple[Any, str, Any]] = [
-            (vars(part), name, value)
-            for part in modules
-            for name, value in vars(part).items()
-            if isinstance(value, (list, tuple)) and any([isinstance(entry, Tensor) for entry in value])
-        ]
-        self._children += sequences
         # Weights may be plain tensors, which another network makes.
         self._places: list[tuple[Any, Any]] = [
             (values, name)
@@ -82,16 +74,18 @@ class _TensorPlaces:
             for name, value in values.items()
             if isinstance(value, Tensor) and not (isinstance(part, ExactConstants) and part.is_constant(name))
         ]
-        self._places += [
-            (value, number)
-            for _, _, value in sequences
-            for number, entry in enumerate(value)
-            if isinstance(entry, Tensor)
-        ]
         self._dictionaries: list[Any] = [
             values for part in modules for values in (part._parameters, part._buffers, vars(part), part._modules)
         ]
-        self._dictionaries += [value for _, _, value in sequences]
+        # Tensors in a Python list are in no state, but a kernel may compute with them.
+        for part in modules:
+            for name, value in vars(part).items():
+                if isinstance(value, (list, tuple)):
+                    for number, entry in enumerate(value):
+                        if isinstance(entry, Tensor):
+                            self._places.append((value, number))
+                            self._children.append((vars(part), name, value))
+                            self._dictionaries.append(value)
         self._sizes = [*map(len, self._dictionaries)]
         self._compared: list[Tensor] = []
 
