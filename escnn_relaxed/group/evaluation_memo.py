@@ -65,7 +65,9 @@ class _TensorPlaces:
         modules = [*module.modules()]
         # What makes parametrized weights may have settings that are no tensors.
         self._is_parametrized = any(["parametrizations" in part._modules for part in modules])
-        self._children = [(part._modules, name, child) for part in modules for name, child in part._modules.items()]
+        self._children: list[tuple[Any, str, Any]] = [
+            (part._modules, name, child) for part in modules for name, child in part._modules.items()
+        ]
         # Weights may be plain tensors, which another network makes.
         self._places: list[tuple[Any, Any]] = [
             (values, name)
