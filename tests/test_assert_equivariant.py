@@ -142,6 +142,22 @@ def test_values_that_are_no_numbers_fail() -> None:
         assert_equivariant(Infinite(), 7, in_type=IMAGE, out_type=IMAGE, atol=10)
 
 
+def test_an_output_that_is_zero_wherever_it_is_compared_is_not_tested() -> None:
+    # A map of 5 pixels that is shifted by 5 has no pixel in common with itself.
+    layer = soft_layer("C4", "regular -> regular", relax=None)
+    assert equivariance_error(layer, 7, shifts=[(0, 1), (0, 5)]).rows[-1].is_empty
+    message = r"RelaxedR2Conv was not tested under shift 0, 5: its output is 0"
+    with pytest.raises(ValueError, match=message):
+        assert_equivariant(layer, 7, shifts=[(0, 1), (0, 5)])
+    network = network_of(layer, soft_layer("C4", "regular -> regular", relax=None))
+    for parameter in network[2].parameters():
+        parameter.data.zero_()
+    assert_equivariant(network, 7, layer="0")
+    with pytest.raises(ValueError, match=r"up to '2' was not tested under rotation 90°, rotation 180°, rotation 270°"):
+        assert_equivariant(network, 7, layer="2", atol=10)
+    assert "nothing compared" in str(equivariance_error(network, 7))
+
+
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"atol": -1e-3}, ValueError, "atol must be finite and >= 0, got -0.001"),
     ({"atol": float("nan")}, ValueError, "atol must be finite"),

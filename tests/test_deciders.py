@@ -130,6 +130,38 @@ def test_loaders_decide_as_their_tensors_do(shuffle: bool) -> None:
         assert all(row.error == pytest.approx(known.error, abs=ROUNDING) for row, known in pairs)
 
 
+class Returning(nn.Module):
+    """A classifier that returns its logits within something."""
+
+    def __init__(self, inner: nn.Module, within: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.inner, self.within = inner, within
+
+    def forward(self, given: Tensor) -> Any:
+        return self.within(self.inner(given))
+
+
+def test_logits_are_picked_by_output_where_a_network_returns_more() -> None:
+    torch.manual_seed(1)
+    network, given = Classifier(classes=3), images(40)
+    held_out = given, torch.randint(0, 3, (40,))
+    known = which_softness_helps(network, lambda copy: None, held_out).rows
+    in_dict, in_tuple = (
+        Returning(network, lambda found: {"logits": found}),
+        Returning(network, lambda found: (0, found)),
+    )
+    for other, output in ((in_dict, lambda returned: returned["logits"]), (in_tuple, lambda returned: returned[1])):
+        assert which_softness_helps(other, lambda copy: None, held_out, output=output).rows == known
+        with pytest.raises(TypeError, match=r"network: its output must be a tensor .* by output="):
+            which_softness_helps(other, lambda copy: None, held_out)
+    for output, losses, error, text in (
+        ("logits", held_out, TypeError, "output must be"),
+        (len, lambda copy: torch.ones(4), ValueError, "output: losses is a function here"),
+    ):
+        with pytest.raises(error, match=text):
+            which_softness_helps(network, lambda copy: None, losses, output=output)
+
+
 def test_robustness_of_a_loader_is_that_of_its_images() -> None:
     class Brightest(nn.Module):
         def forward(self, given: Tensor) -> Tensor:

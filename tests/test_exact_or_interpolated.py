@@ -169,7 +169,11 @@ AROUND: dict[str, tuple[Callable[[Tensor], Tensor] | None, Callable[[Tensor], Te
     "every second pixel": (None, lambda x: x[..., ::2, ::2], "exact"),
     "every second pixel, not in the middle": (None, lambda x: x[:, :, 1::2, 1:-1:2][:, 0:1], "exact"),
     "every third pixel, not in the middle": (None, lambda x: x[..., 1::3, 1::3], "strided"),
-    "channels last": (None, lambda x: functional.layer_norm(x.permute(0, 2, 3, 1), (1,)).permute(0, 3, 1, 2), "exact"),
+    "channels last": (
+        None,
+        lambda x: functional.rms_norm(x.permute(0, 2, 3, 1), (1,), eps=1).permute(0, 3, 1, 2),
+        "exact",
+    ),
     "pooling by a function": (None, lambda x: functional.max_pool2d(x, 2), "strided"),
 }
 

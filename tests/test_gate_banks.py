@@ -104,3 +104,17 @@ def test_kernels_of_users_keep_a_bank_for_each_of_the_factors_that_differ(slope:
         with gate_softness(layer, gates, *subgroups):
             found = answer(layer, features)
         assert relative_error(found, strict + gates.view(-1, 1, 1, 1) * (whole - strict)) <= ROUNDING
+
+
+@pytest.mark.parametrize("relax", ["rotation", "translation", BOTH])
+@pytest.mark.parametrize(
+    "gate", [0.3, torch.tensor([0.3, -0.7], dtype=torch.float64)], ids=["number", "for each input"]
+)
+def test_the_strict_kernel_of_all_means_is_made_once(relax: Any, gate: Any) -> None:
+    layer = small.soft_layer("C4", "two regular -> two regular", padding=1, relax=relax)
+    calls: list[Any] = []
+    layer.kernel.basis.register_forward_hook(lambda *_: calls.append(None))
+    features = features_of(layer)
+    with gate_softness(layer, gate):
+        answer(layer, features)
+    assert len(calls) == 1

@@ -241,3 +241,29 @@ def test_a_kernel_with_a_basis_takes_the_states_of_r2conv(name: str) -> None:
     # The basis of R2Conv is known in single precision.
     assert relative_error(layer(features).tensor, trained(features).tensor) <= SINGLE_REORDERED
     assert not layer.kernel.gains.any()
+
+
+class ListKernel(OwnKernel):
+    """OwnKernel with gains in a Python list, which no module knows of, and which no state holds."""
+
+    def __init__(self, config) -> None:
+        super().__init__(config)
+        self.hidden = [torch.ones(config.out_type.size, dtype=torch.float64)]
+
+    def forward(self, weights: Tensor | None, averaged=()) -> Tensor:
+        return super().forward(weights, averaged) * sum(self.hidden).view(-1, 1, 1)
+
+
+@torch.no_grad()
+def test_evaluation_sees_tensors_that_a_kernel_keeps_in_a_list() -> None:
+    layer = RelaxedR2Conv(*small.types("C4", "regular -> regular"), 3, kernel=ListKernel, bias=False).double().eval()
+    features = layer.in_type(small.random_input(layer.in_type, 5, 5))
+    known, hidden = layer(features).tensor, layer.kernel.hidden
+    assert torch.equal(layer(features).tensor, known)
+    for factor, change in (
+        (2, lambda: hidden[0].mul_(2)),
+        (3, lambda: hidden.append(torch.ones_like(hidden[0]))),
+        (5, lambda: setattr(layer.kernel, "hidden", [5 * torch.ones_like(hidden[0])])),
+    ):
+        change()
+        assert (layer(features).tensor - factor * known).norm() <= ROUNDING * known.norm()

@@ -65,9 +65,11 @@ class _TensorPlaces:
         modules = [*module.modules()]
         # What makes parametrized weights may have settings that are no tensors.
         self._is_parametrized = any(["parametrizations" in part._modules for part in modules])
-        self._children = [(part._modules, name, child) for part in modules for name, child in part._modules.items()]
+        self._children: list[tuple[Any, str, Any]] = [
+            (part._modules, name, child) for part in modules for name, child in part._modules.items()
+        ]
         # Weights may be plain tensors, which another network makes.
-        self._places: list[tuple[Any, str]] = [
+        self._places: list[tuple[Any, Any]] = [
             (values, name)
             for part in modules
             for values in (part._parameters, part._buffers, vars(part))
@@ -77,6 +79,15 @@ class _TensorPlaces:
         self._dictionaries: list[Any] = [
             values for part in modules for values in (part._parameters, part._buffers, vars(part), part._modules)
         ]
+        # Tensors in a Python list are in no state, but a kernel may compute with them.
+        for part in modules:
+            for name, value in vars(part).items():
+                if isinstance(value, (list, tuple)):
+                    for number, entry in enumerate(value):
+                        if isinstance(entry, Tensor):
+                            self._places.append((value, number))
+                            self._children.append((vars(part), name, value))
+                            self._dictionaries.append(value)
         self._sizes = [*map(len, self._dictionaries)]
         self._compared: list[Tensor] = []
 

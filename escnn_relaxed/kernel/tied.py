@@ -100,9 +100,10 @@ class TiedKernel(StrictKernel):
         """Return f_T of the output's channels."""
         return PositionModulation(config.out_type.representations, config.domain, config.taps, all_directions)
 
-    def forward(self, weights: Tensor | None, averaged: Sequence[str] = ()) -> Tensor:
-        """Return K without its factors at positions, (C_out, C_in, T)."""
-        strict: Tensor = self.basis(weights)
+    def forward(self, weights: Tensor | None, averaged: Sequence[str] = (), strict: Tensor | None = None) -> Tensor:
+        """Return K without its factors at positions, (C_out, C_in, T); of K_strict, where it is known already."""
+        if strict is None:
+            strict = self.basis(weights)
         if self.position_modulation is not None and self.training and not self.varies(averaged):
             strict = strict + self._zero_of_parameters(self.position_modulation)
         # f may be other than 0, as far as is known without waiting for an accelerator.
@@ -281,15 +282,16 @@ def filters_of_means(
 ) -> list[tuple[Tensor, Tensor | None]] | None:
     """Return the filters of several means of K, as ``filters``; None where some are made at each pixel.
 
-    Of the default kernel, banks are one tensor where they are the same, and so are factors.
+    Of the default kernel, K_strict is made once, banks are one tensor where they are the same, and so are factors.
     """
-    if type(kernel) is not TiedKernel or kernel.position_modulation is None:
+    if type(kernel) is not TiedKernel:
         found = [kernel.filters(weights, size, averaged) for averaged in averages]
         filters = [of for of in found if of is not None]
         return filters if len(filters) == len(found) else None
+    strict = kernel.basis(weights)
     varying = [averaged for averaged in averages if kernel.varies(averaged)]
-    if not varying:
-        return [(kernel(weights, averaged), None) for averaged in averages]
+    if kernel.position_modulation is None or not varying:
+        return [(kernel(weights, averaged, strict), None) for averaged in averages]
     factors, directions = kernel.position_modulation.factors(kernel.frequency, size), None
     if len(factors) > 1:
         directions = kernel.position_modulation.tap_directions[:, None, None]
@@ -299,7 +301,7 @@ def filters_of_means(
     for averaged in averages:
         names = tuple([name for name in averaged if name in kernel.config.domain.fiber_subgroups and is_soft_in_group])
         if names not in banks:
-            banks[names] = kernel(weights, names).unsqueeze(0)
+            banks[names] = kernel(weights, names, strict).unsqueeze(0)
         bank = banks[names]
         if averaged not in varying:
             filters.append((bank, None))

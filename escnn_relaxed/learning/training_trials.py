@@ -28,6 +28,7 @@ from ..checks import (
 from ..layer.reference_field import ReferenceField
 from ..layer.relaxed_layer import RelaxedLayer
 from ..measure.batches import Batches, device_of, joined_pairs
+from ..measure.forward_probe import Output
 from ..measure.progress import say
 from ..measure.reports import Report
 from ..network.relaxed_layers import copy_network, first_input, in_eval_mode, input_chunks, relaxed_layers
@@ -120,6 +121,7 @@ def which_softness_helps(
     errors: float = 3.0,
     odds: float = 20.0,
     seed: int = 0,
+    output: Output = None,
     verbose: bool = True,
 ) -> TrainingTrials:
     """Find the subgroups in which softness helps, by fine-tuning with and without it.
@@ -156,6 +158,8 @@ def which_softness_helps(
         odds: how many times as likely softness must make all held-out inputs together.
         seed: of the generators of torch, NumPy and Python before each training, which stay as they are outside. Make a
             data loader with a generator of its own anew in ``train``.
+        output: from what the network returns to the logits, where it returns a dict or a tuple and ``losses`` is no
+            function: ``lambda returned: returned["logits"]``.
         verbose: whether a terminal shows a line before each training.
 
     Returns:
@@ -200,7 +204,7 @@ def which_softness_helps(
     check_integer("seed", seed, 0)
     check_bool("verbose", verbose)
     modes = {name: module.training for name, module in network.named_modules()}
-    trainer = _Trainer(train, _losses_function(losses), seed, most, verbose, modes)
+    trainer = _Trainer(train, _losses_function(losses, output), seed, most, verbose, modes)
     # What is strict from the start is strict in every trial.
     relaxable = ordered_subgroups(*(layer.relaxable_subgroups for layer in layers))
     hardened = tuple(name for name in relaxable if name not in soft)
@@ -343,8 +347,10 @@ def _settled(
     return [replace(row, helps=False, still_falls=True) if row.helps and row.subgroup in early else row for row in rows]
 
 
-def _losses_function(losses: Any) -> Callable[[nn.Module], Tensor]:
+def _losses_function(losses: Any, output: Output) -> Callable[[nn.Module], Tensor]:
     """Return the given function of losses, or the cross entropy on held-out images."""
+    if output is not None:
+        check_callable("output", output)
     if isinstance(losses, DataLoader):
         # Once, since a loader may shuffle, and losses of two copies are compared image by image.
         with _seeded(0, []):
@@ -352,6 +358,8 @@ def _losses_function(losses: Any) -> Callable[[nn.Module], Tensor]:
     elif isinstance(losses, tuple) and len(losses) == 2 and isinstance(losses[1], Tensor) and losses[1].dim():
         pair = losses
     elif callable(losses):
+        if output is not None:
+            raise ValueError("output: losses is a function here, which picks from what the network returns itself")
         return losses
     else:
         raise TypeError(f"losses must be a function, (images, labels) or a DataLoader of such batches, got {losses!r}")
@@ -359,16 +367,16 @@ def _losses_function(losses: Any) -> Callable[[nn.Module], Tensor]:
     count = len(first_input(images, "losses: images"))
     if len(labels) != count:
         raise ValueError(f"losses must have a label for each of {count} images, got {len(labels)}")
-    return partial(_cross_entropy, images, labels)
+    return partial(_cross_entropy, images, labels, output)
 
 
-def _cross_entropy(images: Any, labels: Tensor, network: nn.Module) -> Tensor:
+def _cross_entropy(images: Any, labels: Tensor, output: Output, network: nn.Module) -> Tensor:
     """Return the cross entropy of each image, (batch,)."""
     likelihood, losses = Likelihood("categorical"), []
     for arguments, some in zip(input_chunks(images, _CHUNK), labels.split(_CHUNK), strict=True):
         device = device_of(network)
         given = tuple(value.to(device) if hasattr(value, "to") else value for value in arguments)
-        losses.append(likelihood.losses(output_of(network, given), some.to(device)))
+        losses.append(likelihood.losses(output_of(network, given, output), some.to(device)))
     return torch.cat(losses)
 
 

@@ -83,7 +83,8 @@ def assert_equivariant(
     Raises:
         AssertionError: for a transformation whose error is above its tolerance, or not finite.
         TypeError: for an argument of another type.
-        ValueError: for arguments that do not go together, nothing to measure, or a tolerance below 0.
+        ValueError: for arguments that do not go together, nothing to measure, an output that is 0 wherever it is
+            compared, or a tolerance below 0.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -105,6 +106,12 @@ def assert_equivariant(
     with in_eval_mode(module):
         report = error_report(network, layer, network.passes(elements, angles, shifts))
         whole = network.whole[layer].tensor
+    empty = [row.name for row in report.rows if row.is_empty]
+    if empty:
+        raise ValueError(
+            f"{_described(module, layer)} was not tested under {', '.join(empty)}: its output is 0 in all pixels that "
+            f"are compared, or there are none; check its weights and the data, and take larger images or smaller shifts"
+        )
     exact, between = tolerances.values()
     exact = _rounding(module, whole) if exact is None else exact
     between = _BETWEEN_PIXELS if between is None else between
@@ -126,11 +133,16 @@ def _rounding(module: nn.Module, output: Tensor) -> float:
     return max(_ROUNDING.get(dtype, _ROUNDING[torch.float32]) for dtype in dtypes)
 
 
+def _described(module: nn.Module, layer: str) -> str:
+    """Return the module, and the one inside whose output is compared, as text."""
+    return type(module).__name__ + (f" up to {layer!r}" if layer else "")
+
+
 def _message(module: nn.Module, layer: str, failed: Sequence[tuple[ErrorRow, float]], count: int) -> str:
     """Return the message of a failed assertion: errors, tolerances and soft layers."""
-    what = type(module).__name__ + (f" up to {layer!r}" if layer else "")
     lines = [(row.name, row.kind, f"{row.error:.2g}", f"{allowed:.2g}") for row, allowed in failed]
     table = plain_table(["transformation", "kind", "error", "tolerance"], lines)
+    what = _described(module, layer)
     message = [f"{what} is not equivariant: {len(failed)} of {count} transformations are above their tolerance", table]
     if any(row.kind == "strided" for row, _ in failed):
         message.append(

@@ -120,14 +120,15 @@ def _row(passed: Pass, name: str, network: MeasuredNetwork) -> ErrorRow:
     # f(x) on the pixels of f(gx) before ρ(g) acts on its channels: what the error is relative to.
     carried, mask = _carried(passed, before.tensor, before.grid, after.grid, isometry)
     expected = carried if fields is None else on_fibers(carried, fields, isometry, "output", network.space)
-    error, resampling = _ratio((after.tensor - expected) * mask, carried * mask), 0.0
+    difference, reference, resampling = (after.tensor - expected) * mask, carried * mask, 0.0
     if kind == "strided" and before.grid is None:
         resampling = math.nan
     elif kind != "exact":
         again, mask = _carried(passed, carried, after.grid, before.grid, isometry.inverse())
         changes = (passed.returned[name].tensor, again)
         resampling = sum(_ratio((each - before.tensor) * mask, before.tensor * mask) for each in changes) / 2
-    return ErrorRow(*passed.description(name), error, resampling)
+    is_empty = not (reference.any() or difference.any())
+    return ErrorRow(*passed.description(name), _ratio(difference, reference), resampling, is_empty)
 
 
 def _carried(

@@ -40,6 +40,7 @@ class ErrorRow:
             size or the shift; else ``"interpolated"``.
         error: ‖f(gx) − g f(x)‖ / ‖f(x)‖.
         resampling: error of interpolation alone: 0 for exact rows, NaN for strided ones whose output has no pixels.
+        is_empty: whether nothing was compared, since f(x) is 0 or all pixels are left out; the error is 0 then.
 
     Example:
         >>> row = ErrorRow(
@@ -55,11 +56,12 @@ class ErrorRow:
     kind: str
     error: float
     resampling: float
+    is_empty: bool = False
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         resampling = f"{self.resampling:.2g}" if self.resampling > 0 else ""
-        return self.name, self.kind, f"{self.error:.2g}", resampling
+        return self.name, self.kind, "nothing compared" if self.is_empty else f"{self.error:.2g}", resampling
 
 
 @dataclass(frozen=True)
