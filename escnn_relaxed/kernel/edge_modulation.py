@@ -123,9 +123,12 @@ class NodeModulation(PositionModulation):
 
     def at_nodes(self, frequency: DomainFrequency, coordinates: Tensor) -> Tensor:
         """Return f at nodes, (n, C_out)."""
+        return (self.node_coefficients() @ self.node_values(frequency, coordinates)).T
+
+    def node_values(self, frequency: DomainFrequency, coordinates: Tensor) -> Tensor:
+        """Return the functions of the position of nodes for all elements, (J·M, n)."""
         scale = frequency.scale(self._columns, self.like)
-        values = self._functions(scale, coordinates / self.radius, self).flatten(0, 1)
-        return (self.node_coefficients() @ values).T
+        return self._functions(scale, coordinates / self.radius, self).flatten(0, 1)
 
     def node_coefficients(self) -> Tensor:
         """Return the coefficients of the functions in each channel, (C_out, J·M)."""

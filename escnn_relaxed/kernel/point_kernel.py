@@ -199,10 +199,10 @@ class PointKernel(TiedKernel):
         kernels = self.basis.at(weights, offsets)
         if self._varies_over_the_group(averaged):
             if self.modulation is not None:
-                f = self.modulation.at_edges(self.frequency, averaged, self._powers(offsets))
+                f = self.modulation.at_edges(self.frequency, averaged, self.powers(offsets))
                 kernels = kernels * (1 + f).unsqueeze(2)
             if self.input_modulation is not None:
-                kernels = kernels * (1 + self._of_pairs(averaged))
+                kernels = kernels * (1 + self.of_pairs(averaged))
         return kernels
 
     def messages(
@@ -226,7 +226,7 @@ class PointKernel(TiedKernel):
             return messages, None
         of_mean = None
         if self.modulation is not None:
-            powers = self._powers(offsets)
+            powers = self.powers(offsets)
             f = _weighted([(c, self.modulation.at_edges(self.frequency, names, powers)) for names, c in soft.items()])
             if len(f) == 1 and len(messages) != 1 and is_all:
                 of_mean = 1 + f
@@ -234,17 +234,17 @@ class PointKernel(TiedKernel):
                 messages = torch.addcmul(messages, strict, f)
         if self.input_modulation is not None:
             # Here f is of pairs of channels, so that the products with the features cannot be shared.
-            f = _weighted([(c, self._of_pairs(names)) for names, c in soft.items()])
+            f = _weighted([(c, self.of_pairs(names)) for names, c in soft.items()])
             messages = messages + torch.einsum("eoi,ei->eo", self.basis.at(weights, offsets) * f, features)
         return messages, of_mean
 
-    def _of_pairs(self, averaged: Names) -> Tensor:
+    def of_pairs(self, averaged: Names) -> Tensor:
         """Return f of pairs of channels, (1, C_out, C_in)."""
         if self.input_modulation is None:
             return self.orthogonal_basis.like.new_zeros(1, 1, 1)
         return self.input_modulation(self.frequency, tuple(averaged)).movedim(-1, 0)
 
-    def _powers(self, offsets: Tensor) -> Tensor | None:
+    def powers(self, offsets: Tensor) -> Tensor | None:
         """Return the monomials of the directions of edges that f_G is made of, (E, n); None where it has none."""
         degrees = () if self.modulation is None else self.modulation.degrees
         return monomials(edge_directions(offsets), degrees) if degrees else None
@@ -259,7 +259,7 @@ class PointKernel(TiedKernel):
         total = sum(terms.values())
         soft = {averaged: c for averaged, c in terms.items() if self._varies_over_the_group(averaged)}
         # Any direction tells the number of monomials.
-        powers = self._powers(strict.new_zeros(1, self.config.taps.shape[1]))
+        powers = self.powers(strict.new_zeros(1, self.config.taps.shape[1]))
         polynomial = strict.new_zeros(len(strict), 1 if powers is None else powers.shape[1])
         if self.modulation is not None and soft:
             parts = [c * self.modulation.edge_coefficients(self.frequency, names) for names, c in soft.items()]
@@ -268,7 +268,7 @@ class PointKernel(TiedKernel):
         scale = torch.ones_like(strict[:, :, :1])
         if self.input_modulation is not None and soft:
             # Channels of such fields have no f of their own.
-            of_pairs = sum(c * self._of_pairs(names) for names, c in soft.items()).movedim(0, -1).to(strict)
+            of_pairs = sum(c * self.of_pairs(names) for names, c in soft.items()).movedim(0, -1).to(strict)
             is_of_pairs = of_pairs.flatten(1).any(1)
             scale[is_of_pairs] = total + of_pairs[is_of_pairs]
             polynomial[is_of_pairs] = 0

@@ -28,6 +28,7 @@ class LayerCall(NamedTuple):
     layer: Any  # a RelaxedLayer, or what adds a reference field
     features: Tensor
     output: Tensor
+    edges: tuple[Any, ...] = ()  # coordinates, edge_index and edge_delta of a cloud
 
 
 def input_gradients(call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], count: int) -> dict[str, Tensor]:
