@@ -20,6 +20,7 @@ from small_clouds import SUPPORT, build, cloud, fields, subgroups
 from torch import Tensor, nn
 
 from escnn_relaxed import export_network, gate_softness, relax_network
+from escnn_relaxed.network import export_with_gate
 from escnn_relaxed.network.export import OnClouds, OnFields
 
 pytestmark = [
@@ -75,6 +76,8 @@ def test_plain_layer_has_gates_on_some_subgroups_and_factors_of_inputs() -> None
             assert error(layer.export(), layer, x, edges) <= ROUNDING
     with gate_softness(layer, torch.rand(9).double()), pytest.raises(RuntimeError, match="export: a gate"):
         layer.export()
+    with pytest.raises(ValueError, match="is a convolution of clouds, whose gate is a constant"):
+        export_with_gate(layer)
 
 
 def test_plain_layer_takes_clouds_without_edges_and_has_gradients() -> None:

@@ -23,9 +23,10 @@ def export_network(network: nn.Module) -> nn.Module:
     """Return a copy of a network made of plain modules, with the same numbers as in eval mode.
 
     Layers of this package become ``Conv2d`` (or ``Linear``, for example) where they are stationary, else a module of
-    ``escnn_relaxed.integral.factors``. escnn's modules are exported by their own ``export()`` or, where that is missing
-    or not the same, by this package. The result shares no memory with the network; it can be saved, compiled, traced,
-    and given to :func:`torch.export.export` or :func:`torch.onnx.export`.
+    ``escnn_relaxed.integral.factors``. A convolution of clouds takes ``(features, coordinates, edge_index)``. escnn's
+    modules are exported by their own ``export()`` or, where that is missing or not the same, by this package. The
+    result shares no memory with the network; it can be saved, compiled, traced, and given to
+    :func:`torch.export.export` or :func:`torch.onnx.export`.
 
     A sequence takes and returns plain tensors and needs no escnn. A network with a forward of its own keeps it, with
     plain modules as its parts, which take and return GeometricTensors as before. Such a module needs escnn where it is
