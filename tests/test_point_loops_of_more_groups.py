@@ -1,7 +1,6 @@
 """Convolutions of clouds beside loops over edges, for groups of space that few networks have."""
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -14,13 +13,12 @@ from small_clouds import MORE_SPACES, SUPPORT, build, cloud, fields
 from test_point_loops import LOOPS, layer_and_loops
 
 
-def relaxed(name: str, **options: Any) -> tuple[Any, Any]:
-    return layer_and_loops(name, in_translation=True, **options)
-
-
-@pytest.mark.parametrize("name", MORE_SPACES)
-def test_values_and_gradients_equal_those_of_the_loops(name: str) -> None:
-    layer, oracle = relaxed(name)
+@pytest.mark.parametrize(
+    ("name", "in_translation"),
+    [*((name, False) for name in MORE_SPACES), pytest.param("cylinder C4", True, marks=pytest.mark.slow)],
+)
+def test_values_and_gradients_equal_those_of_the_loops(name: str, in_translation: bool) -> None:
+    layer, oracle = layer_and_loops(name, in_translation)
     x, edges = cloud(layer.in_type, nodes=4, neighbours=2)
     x.tensor.requires_grad_()
     inputs = [x.tensor, *layer.parameters()]

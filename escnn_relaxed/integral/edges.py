@@ -144,5 +144,6 @@ class CloudConvolution(nn.Module):
             alone, last = output[:, : -factors.shape[1]], output[:, -factors.shape[1] :]
             output = torch.cat([alone, last * factors], 1)
         if self.blocks > 1:
-            output = sum(output.chunk(self.blocks, 1))
+            first, *others = output.chunk(self.blocks, 1)
+            output = sum(others, first)
         return output if self.bias is None else output + self.bias
