@@ -26,14 +26,24 @@ SPACES: dict[str, Callable[[], GSpace]] = {
 }
 SUPPORT: dict[str, Any] = {"width": 1.5, "n_rings": 3, "frequencies_cutoff": 2.0}
 
+# Groups of space that few networks have; of cylinders those with the inversion and with all mirrors.
+MORE_SPACES: dict[str, Callable[[], GSpace]] = {
+    "icosahedral": gspaces.icoOnR3,
+    "full octahedral": gspaces.fullOctaOnR3,
+    "cylinder C4": functools.partial(gspaces.cylindricalOnR3, 4),
+    "full cylinder D2": functools.partial(gspaces.fullCylindricalOnR3, 2),
+    "dihedral D3": functools.partial(gspaces.dihedralOnR3, 3),
+    "cone D3": functools.partial(gspaces.conicalOnR3, 3),
+}
+
 
 @functools.cache
 def fields(name: str) -> FieldType:
     """Fields of many kinds, those of a kind not side by side."""
-    space = SPACES[name]()
+    space = (SPACES | MORE_SPACES)[name]()
     group = space.fibergroup
     irreps = [irrep for irrep in group.irreps() if not irrep.is_trivial()][:2]
-    regular = [] if group.continuous or group.order() > 24 else [space.regular_repr]
+    regular = [] if group.continuous or group.order() > 24 or name in MORE_SPACES else [space.regular_repr]
     if name == "octahedral":
         regular = [group.quotient_representation((False, 4))]
     return FieldType(space, [space.trivial_repr, *irreps, *regular, space.trivial_repr])

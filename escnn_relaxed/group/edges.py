@@ -46,6 +46,13 @@ def edge_directions(offsets: Tensor) -> Tensor:
     return torch.where(has_length, offsets, 0) * torch.where(has_length, squares, 1).rsqrt()
 
 
+def edge_lengths(offsets: Tensor) -> Tensor:
+    """Return |d| of offsets (E, d), (E, 1), with no gradient where there is no length."""
+    squares = offsets.square().sum(-1, keepdim=True)
+    has_length = squares > _NO_LENGTH**2
+    return torch.where(has_length, torch.where(has_length, squares, 1).sqrt(), 0)
+
+
 @cache
 def _powers(dimension: int, degree: int) -> tuple[tuple[int, ...], ...]:
     return tuple(itertools.combinations_with_replacement(range(dimension), degree))
@@ -64,3 +71,20 @@ def monomials(directions: Tensor, degrees: Sequence[int]) -> Tensor:
             product = product * directions.index_select(1, factor)
         columns.append(product)
     return torch.cat(columns, 1)
+
+
+def turned_to_axis(positions: Tensor, axes: int) -> Tensor:
+    """Return a fixed place of the orbit of each position (n, d) under the rotations that mix the first axes."""
+    if not axes:
+        return positions
+    squares = positions[:, :axes].square().sum(1, keepdim=True)
+    # No gradient at the axis, where the distance from it has none.
+    distance = torch.where(squares > 0, squares, 1).sqrt() * (squares > 0)
+    return torch.cat([distance, torch.zeros_like(positions[:, 1:axes]), positions[:, axes:]], 1)
+
+
+def node_functions(scale: Tensor, positions: Tensor, action: Tensor) -> Tensor:
+    """Return tanh(2π ω′ a) and its square of each coordinate a of g⁻¹x, (2d, M, P)."""
+    in_frames = torch.einsum("mij,pi->jmp", action, positions)
+    values = (2 * torch.pi * scale.view(-1, 1, 1) * in_frames).tanh()
+    return torch.cat([values, values.square()])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..group.domain import Domain
-from ..group.edges import edge_directions, monomials, unit_directions
+from ..group.edges import edge_directions, monomials, node_functions, turned_to_axis, unit_directions
 from ..group.elements import CUBE
 from ..group.points import Array
 from .domain_frequency import DomainFrequency
@@ -75,8 +75,12 @@ class EdgeModulation(ElementModulation):
 
     def at_edges(self, frequency: DomainFrequency, averaged: Sequence[str], powers: Tensor | None) -> Tensor:
         """Return f at edges with these monomials of their directions, (E, C_out); (1, C_out) without direction."""
-        coefficients = super().forward(frequency, tuple(averaged)).T
+        coefficients = self.edge_coefficients(frequency, averaged).T
         return coefficients if powers is None else powers @ coefficients
+
+    def edge_coefficients(self, frequency: DomainFrequency, averaged: Sequence[str]) -> Tensor:
+        """Return the coefficients of the monomials in each channel, (C_out, n), or (C_out, 1) without direction."""
+        return super().forward(frequency, tuple(averaged))
 
 
 class NodeModulation(PositionModulation):
@@ -91,7 +95,7 @@ class NodeModulation(PositionModulation):
 
     def __init__(self, fields: Sequence[Representation], domain: Domain, radius: float) -> None:
         self.radius = radius
-        self._orbit = _orbit_axes(domain)
+        self.orbit = _orbit_axes(domain)
         super().__init__(fields, domain, np.zeros((1, domain.dimension)))
         self.set_constant("places", _places(domain))
 
@@ -107,30 +111,28 @@ class NodeModulation(PositionModulation):
 
     def _functions(self, scale: Tensor, positions: Tensor, constants: Any) -> Tensor:
         """Return h at positions in units of the radius, (2d, M, P), less their means over the places."""
-        return _raw_functions(scale, self._turned(positions), constants.action) - self._means(scale, constants)
+        return node_functions(scale, turned_to_axis(positions, self.orbit), constants.action) - self.means(
+            scale, constants
+        )
 
-    def _means(self, scale: Tensor, constants: Any) -> Tensor:
+    def means(self, scale: Tensor, constants: Any) -> Tensor:
         """Return the means of h over the places, (2d, 1, 1), which are the same for each element."""
         # Elements map the places to each other, but for those turned to one place of each orbit.
-        action = constants.action if self._orbit else constants.action[:1]
-        return _raw_functions(scale, self._turned(constants.places), action).mean((1, 2), keepdim=True)
-
-    def _turned(self, positions: Tensor) -> Tensor:
-        """Return a fixed place of the orbit of each position under the continuous rotations of the group."""
-        axes = self._orbit
-        if not axes:
-            return positions
-        squares = positions[:, :axes].square().sum(1, keepdim=True)
-        # No gradient at the axis, where the distance from it has none.
-        distance = torch.where(squares > 0, squares, 1).sqrt() * (squares > 0)
-        return torch.cat([distance, torch.zeros_like(positions[:, 1:axes]), positions[:, axes:]], 1)
+        action = constants.action if self.orbit else constants.action[:1]
+        return node_functions(scale, turned_to_axis(constants.places, self.orbit), action).mean((1, 2), keepdim=True)
 
     def at_nodes(self, frequency: DomainFrequency, coordinates: Tensor) -> Tensor:
         """Return f at nodes, (n, C_out)."""
+        return (self.node_coefficients() @ self.node_values(frequency, coordinates)).T
+
+    def node_values(self, frequency: DomainFrequency, coordinates: Tensor) -> Tensor:
+        """Return the functions of the position of nodes for all elements, (J·M, n)."""
         scale = frequency.scale(self._columns, self.like)
-        values = self._functions(scale, coordinates / self.radius, self).flatten(0, 1)
-        coefficients = self.channels([part[0] for part in self._gain_coefficients()])
-        return (coefficients @ values).T
+        return self._functions(scale, coordinates / self.radius, self).flatten(0, 1)
+
+    def node_coefficients(self) -> Tensor:
+        """Return the coefficients of the functions in each channel, (C_out, J·M)."""
+        return self.channels([part[0] for part in self._gain_coefficients()])
 
     def _gain_coefficients(self) -> list[Tensor]:
         """Return the coefficients of the functions in each kind of fields, (1, fields, rows, J·M)."""
@@ -151,13 +153,6 @@ def _places(domain: Domain) -> Array:
     _, first = np.unique(directions.round(6), axis=0, return_index=True)
     radii = ((np.arange(_SHELLS) + 0.5) / _SHELLS) ** (1 / axes)
     return np.concatenate([directions[np.sort(first)] * radius for radius in radii])
-
-
-def _raw_functions(scale: Tensor, positions: Tensor, action: Tensor) -> Tensor:
-    """Return tanh(2π ω′ a) and its square of each coordinate a of g⁻¹x, (2d, M, P)."""
-    in_frames = torch.einsum("mij,pi->jmp", action, positions)
-    values = (2 * torch.pi * scale.view(-1, 1, 1) * in_frames).tanh()
-    return torch.cat([values, values.square()])
 
 
 def _orbit_axes(domain: Domain) -> int:

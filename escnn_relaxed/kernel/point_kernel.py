@@ -16,6 +16,7 @@ from ..group.edges import edge_directions, monomials
 from ..group.exact_constants import ExactConstants
 from ..group.fields import channels_by_name
 from ..group.points import Array
+from ..on_escnn.point_sampler import ShellFunctions, in_shell_functions, shell_functions
 from .config import KernelConfig, Names
 from .edge_modulation import EdgeModulation, NodeModulation
 from .steerable_basis import ChannelPair, SteerableBasis, field_named
@@ -87,6 +88,17 @@ class PointBasis(SteerableBasis):
         """Return K at some offsets, (E, C_out, C_in)."""
         kernels: Tensor = self.sampler(weights, offsets)
         return kernels
+
+    @torch.no_grad()
+    def in_shell_functions(self, weights: Tensor) -> tuple[ShellFunctions, Tensor]:
+        """Return functions φ of an offset and C of K(d) = Σ_s φ_s(d) C_s, (C_out, C_in, S), in float64."""
+        exact = copy.deepcopy(self.sampler)
+        cast_buffers(exact, torch.empty(0, dtype=torch.float64))
+        blocks = [getattr(exact, _block_name(pair.names)) for pair in self.pairs]
+        elements = {number: in_shell_functions(block).flatten(3) for number, block in enumerate(blocks)}
+        count = elements[0].shape[-1]
+        here = {number: values.to(weights.device) for number, values in elements.items()}
+        return shell_functions(blocks[0]), self.expanded(weights.double(), here, count)
 
     def saved_samples(self, state: Mapping[str, Tensor], prefix: str, names: tuple[str, str]) -> Tensor | None:
         """Return the samples, at the points of this basis, of the basis that a state of escnn's layer describes."""
@@ -187,10 +199,10 @@ class PointKernel(TiedKernel):
         kernels = self.basis.at(weights, offsets)
         if self._varies_over_the_group(averaged):
             if self.modulation is not None:
-                f = self.modulation.at_edges(self.frequency, averaged, self._powers(offsets))
+                f = self.modulation.at_edges(self.frequency, averaged, self.powers(offsets))
                 kernels = kernels * (1 + f).unsqueeze(2)
             if self.input_modulation is not None:
-                kernels = kernels * (1 + self._of_pairs(averaged))
+                kernels = kernels * (1 + self.of_pairs(averaged))
         return kernels
 
     def messages(
@@ -214,7 +226,7 @@ class PointKernel(TiedKernel):
             return messages, None
         of_mean = None
         if self.modulation is not None:
-            powers = self._powers(offsets)
+            powers = self.powers(offsets)
             f = _weighted([(c, self.modulation.at_edges(self.frequency, names, powers)) for names, c in soft.items()])
             if len(f) == 1 and len(messages) != 1 and is_all:
                 of_mean = 1 + f
@@ -222,20 +234,48 @@ class PointKernel(TiedKernel):
                 messages = torch.addcmul(messages, strict, f)
         if self.input_modulation is not None:
             # Here f is of pairs of channels, so that the products with the features cannot be shared.
-            f = _weighted([(c, self._of_pairs(names)) for names, c in soft.items()])
+            f = _weighted([(c, self.of_pairs(names)) for names, c in soft.items()])
             messages = messages + torch.einsum("eoi,ei->eo", self.basis.at(weights, offsets) * f, features)
         return messages, of_mean
 
-    def _of_pairs(self, averaged: Names) -> Tensor:
+    def of_pairs(self, averaged: Names) -> Tensor:
         """Return f of pairs of channels, (1, C_out, C_in)."""
         if self.input_modulation is None:
             return self.orthogonal_basis.like.new_zeros(1, 1, 1)
         return self.input_modulation(self.frequency, tuple(averaged)).movedim(-1, 0)
 
-    def _powers(self, offsets: Tensor) -> Tensor | None:
+    def powers(self, offsets: Tensor) -> Tensor | None:
         """Return the monomials of the directions of edges that f_G is made of, (E, n); None where it has none."""
         degrees = () if self.modulation is None else self.modulation.degrees
         return monomials(edge_directions(offsets), degrees) if degrees else None
+
+    def in_monomials(self, strict: Tensor, terms: Coefficients) -> tuple[Tensor, Tensor]:
+        """Return Σ c P K, without factors at nodes, as B and coefficients of the monomials that multiply its channels.
+
+        Args:
+            strict: K_strict in some functions, (C_out, C_in, S).
+            terms: subgroups over which K is averaged, with numbers c.
+        """
+        total = sum(terms.values())
+        soft = {averaged: c for averaged, c in terms.items() if self._varies_over_the_group(averaged)}
+        # Any direction tells the number of monomials.
+        powers = self.powers(strict.new_zeros(1, self.config.taps.shape[1]))
+        polynomial = strict.new_zeros(len(strict), 1 if powers is None else powers.shape[1])
+        if self.modulation is not None and soft:
+            parts = [c * self.modulation.edge_coefficients(self.frequency, names) for names, c in soft.items()]
+            polynomial += sum(parts[1:], parts[0])
+        polynomial[:, 0] += total
+        scale = torch.ones_like(strict[:, :, :1])
+        if self.input_modulation is not None and soft:
+            # Channels of such fields have no f of their own.
+            of_pairs = sum(c * self.of_pairs(names) for names, c in soft.items()).movedim(0, -1).to(strict)
+            is_of_pairs = of_pairs.flatten(1).any(1)
+            scale[is_of_pairs] = total + of_pairs[is_of_pairs]
+            polynomial[is_of_pairs] = 0
+            polynomial[is_of_pairs, 0] = 1
+        if polynomial.shape[1] == 1:
+            return strict * scale * polynomial.unsqueeze(2), polynomial
+        return strict * scale, polynomial
 
     def node_factors(self, coordinates: Tensor) -> Tensor:
         """Return 1 + f_T at nodes (n, d), (n, C_out)."""

@@ -125,24 +125,28 @@ class SteerableBasis(ExactConstants):
 
     def forward(self, weights: Tensor) -> Tensor:
         """Return the filter bank (C_out, C_in/groups, T) of the weights (dimension,)."""
+        return self.expanded(weights, self.elements, self._size[2])
+
+    def expanded(self, weights: Tensor, elements: Mapping[int, Tensor], taps: int) -> Tensor:
+        """Return the sum of weights times elements, those of each pair (B, |A|, |B|, taps), as a filter bank."""
         # The kernel of each pair of representations, (pairs of fields, |A|·|B|·T).
         products: list[Tensor] = []
         parts = weights.split(self._counts) if len(self.pairs) > 1 else (weights,)
         for number, part in enumerate(parts[: len(self.pairs)]):
-            basis, orbits = self.elements[number].flatten(1), self.orbits.get(number)
+            basis, orbits = elements[number].flatten(1), self.orbits.get(number)
             product = part.view(-1, len(basis)) @ basis
             # Of a large basis these are the values of orbits of entries.
             products.append(product if orbits is None else product.index_select(1, orbits))
+        size = (*self._size[:2], taps)
         if self._is_one_pair:
             pair = self.pairs[0]
             fields = products[0].view(len(pair.outs), len(pair.ins), *pair.sizes, -1)
-            return fields.transpose(1, 2).reshape(self._size)
-        taps = self._size[2]
+            return fields.transpose(1, 2).reshape(size)
         for number, product in enumerate(products):
             products[number] = product.reshape(-1, taps)
         if self._missing:
             products.append(weights.new_zeros(self._missing, taps))
-        return torch.cat(products).index_select(0, self.order).view(self._size)
+        return torch.cat(products).index_select(0, self.order).view(size)
 
 
 class BasisElements(BasisManager):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from escnn.nn import GeometricTensor
@@ -35,6 +35,7 @@ class LayerCall(Generic[Layer]):
     layer: Layer
     features: Tensor
     output: Tensor
+    edges: tuple[Any, ...] = ()  # coordinates, edge_index and edge_delta of a cloud
 
 
 RelaxedCall: TypeAlias = LayerCall[RelaxedLayer]

@@ -13,7 +13,7 @@ from escnn.nn import FieldType, GeometricTensor
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from ..checks import check_integer, check_positive
+from ..checks import check_integer, check_no_hooks, check_positive
 from ..group.edges import shells
 from ..integral.geometry import ConvolutionGeometry
 from ..kernel.kernel import Kernel
@@ -24,6 +24,7 @@ from .arguments import check_field_types
 from .clouds import check_cloud, check_vectors, checked_edges
 from .equivariance_check import check_equivariance
 from .gate import check_for_all, gated_sum, gated_terms, gates_at_nodes, is_of_nodes
+from .plain_cloud import plain_convolution
 from .relaxed_layer import RelaxedLayer
 from .softness_options import SoftnessOptions, build_kernel, shows_softness_options
 from .state_dict import describe_fields
@@ -189,12 +190,25 @@ class PointConvolution(RelaxedLayer):
         """
         return check_equivariance(self, atol, rtol, assertion, verbose, device)
 
+    @torch.no_grad()
     def export(self) -> nn.Module:
-        """Raise a ``ValueError``, since there is no form on plain tensors; :func:`~escnn_relaxed.to_escnn` has one."""
-        raise ValueError(
-            f"export: a {type(self).__name__} has no form on plain tensors, since escnn makes its basis at each edge; "
-            f"to_escnn(harden_network(…)) is escnn's own layer"
-        )
+        """Return a copy of this layer on plain tensors, which needs neither escnn nor torch_geometric.
+
+        It shares no memory with this layer, and takes ``(features, coordinates, edge_index, edge_delta=None)``, any
+        number of nodes and edges. Nothing is checked there.
+
+        Example:
+            >>> import torch
+            >>> from escnn import gspaces
+            >>> scalar = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+            >>> plain = RelaxedR2PointConv(scalar, scalar, width=2.0, n_rings=3).export()
+            >>> plain(torch.randn(5, 1), torch.randn(5, 2), torch.tensor([[0, 1], [1, 2]])).shape
+            torch.Size([5, 1])
+        """
+        check_no_hooks(type(self).__name__, self, "remove them, and register them on the result")
+        check_for_all("export", self.gates)
+        terms = gated_terms(self.gates, self._hardened)
+        return plain_convolution(self._of_points, self.weights, self.expanded_bias, terms)
 
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the output, (nodes, C_in) → (nodes, C_out), or a ``ValueError``."""
@@ -211,7 +225,11 @@ class PointConvolution(RelaxedLayer):
             "input": describe_fields(self.in_type),
             "output": describe_fields(self.out_type),
             "rings": list(self._rings),
-            **({"domain radius": [radius]} if (radius := self._of_points.config.domain_radius) is not None else {}),
+            **(
+                {"domain radius": [radius]}
+                if (radius := getattr(self.kernel.config, "domain_radius", None)) is not None
+                else {}
+            ),
             **self.kernel.describe(),
         }
 

@@ -18,6 +18,7 @@ from ..measure.forward_probe import OutputSelector
 from ..measure.symmetry_profile import SymmetryProfile, symmetry_profile
 from ..network.relaxed_layers import copy_network, first_input, in_eval_mode, relaxed_layers
 from ..torch_modes import full_precision
+from .cloud_batch import batch_of
 from .fisher_matrix import Batch
 from .hardening import HardeningReport, harden_by_trials
 from .likelihoods import IGNORE_INDEX, Likelihood
@@ -58,6 +59,9 @@ class SoftnessEvidence:
     hardened subgroups are left out. The soft weights of a ``ContinuousKernel`` are those of its domain coordinates, or
     a learned ω′: then the penalty is the paper's λ‖ω′‖², with the λ of the data. Those of a
     :class:`~escnn_relaxed.ReferenceField` are its vector, in units of features that are normalised.
+
+    A cloud is an input, and N counts clouds. Outputs are of clouds, or of nodes, which are to a cloud as the pixels to
+    an image: they share messages, and have one gradient together.
 
     Args:
         network: any module, with weights of relaxed layers whole in each process (not of ``fully_shard``). Its output,
@@ -164,27 +168,28 @@ class SoftnessEvidence:
             own = {id(of): rates.get(id(of), 0.0) * torch.ones_like(of).flatten() for of in self._soft.parameters}
             scale_entries(self._groups, (1 - 2 * gather_entries(self._groups, own).to(factors) * factors).clamp_min(0))
 
-    def update(self, inputs: Any, targets: Tensor | None = None) -> None:
+    def update(self, inputs: Any, targets: Tensor | None = None, batch: Tensor | None = None) -> None:
         """Learn δ anew from some inputs of the training data; 128 are enough.
 
         Args:
             inputs: a batch, a tensor or a GeometricTensor; or a tuple of all arguments of the network, this one first.
             targets: those of a regression. Its residuals say how large the noise is, and what an output weighs. Or
                 classes, where some are ``ignore_index``: the share of the others is taken for that of all data.
+            batch: the number of the cloud of each node, (nodes,); by default the network's argument of this name.
 
         Raises:
             TypeError: for an argument of the wrong type.
             ValueError: for fewer than ten inputs or more than ``observations``, outputs or targets that do not fit the
                 likelihood, or a gradient that is not finite.
         """
-        batch = self._batch(inputs, targets)
-        batch.check(self._likelihood, FEWEST_INPUTS, self.observations)
+        data = self._batch(inputs, targets, batch)
+        data.check(self._likelihood, FEWEST_INPUTS, self.observations)
         self._collect()
         if not self._groups:
             return
         likelihood = Likelihood(self.likelihood, self._likelihood.ignore_index)
         with in_eval_mode(self.network), full_precision(first_input(inputs)):
-            rows = batch.fisher_rows(self._soft, likelihood, self.observations, self._generator, joined_over_processes)
+            rows = data.fisher_rows(self._soft, likelihood, self.observations, self._generator, joined_over_processes)
         sizes = [group.size for group in self._groups]
         squares = [float(alpha.square().sum()) for alpha in self._soft.values().detach().cpu().double().split(sizes)]
         measured = zip(self._present(), squares, rows.split(sizes, 1), strict=True)
@@ -196,12 +201,13 @@ class SoftnessEvidence:
         self._likelihood = likelihood
         self._set_factors()
 
-    def check(self, inputs: Any, targets: Tensor | None = None) -> None:
+    def check(self, inputs: Any, targets: Tensor | None = None, batch: Tensor | None = None) -> None:
         """Check that :meth:`update` accepts such a batch, and change nothing; one input is enough.
 
         Args:
             inputs: a batch as of an update.
-            targets: as of an update.
+            targets: theirs.
+            batch: theirs.
 
         Raises:
             TypeError: for an argument of the wrong type, or an output that is no tensor.
@@ -216,8 +222,8 @@ class SoftnessEvidence:
             Traceback (most recent call last):
             ValueError: likelihood='categorical' is of outputs (batch, classes, …) with two classes or more, got ...
         """
-        batch = self._batch(inputs, targets)
-        batch.check(self._likelihood, 1, self.observations)
+        data = self._batch(inputs, targets, batch)
+        data.check(self._likelihood, 1, self.observations)
         if not self._current_groups():
             return
         generator = torch.Generator()
@@ -225,7 +231,7 @@ class SoftnessEvidence:
         likelihood = Likelihood(self.likelihood, self._likelihood.ignore_index)
         devices = {of.device for of in self.network.parameters() if of.device.type == "cuda"}
         with torch.random.fork_rng(devices), in_eval_mode(self.network), full_precision(first_input(inputs)):
-            batch.fisher_rows(self._soft, likelihood, self.observations, generator, lambda rows: rows)
+            data.fisher_rows(self._soft, likelihood, self.observations, generator, lambda rows: rows)
 
     @torch.no_grad()
     def table(self) -> EvidenceTable:
@@ -275,7 +281,7 @@ class SoftnessEvidence:
         return replace(profile, rows=tuple(rows))
 
     @torch.no_grad()
-    def harden(self, inputs: Any, targets: Tensor | None = None) -> HardeningReport:
+    def harden(self, inputs: Any, targets: Tensor | None = None, batch: Tensor | None = None) -> HardeningReport:
         """Give a hint: make layers strict in place where the loss rises too little for softness, and return a report.
 
         Each subgroup is hardened in all layers together, that of the least γ/n first. If it does not stay strict, it is
@@ -288,15 +294,13 @@ class SoftnessEvidence:
         where other weights count on its softness. :func:`~escnn_relaxed.which_softness_helps` decides.
 
         Train further for an epoch or two, because batch norm has statistics of the soft network, and other weights
-        count on it.
-
-        In a process group each process decides alone, by the inputs that it is given, and waits for no other. Give all
-        of them the same inputs. Or let one decide and send the network's ``state_dict()``, which says what is hardened.
+        count on it. In a process group each process decides alone, by the inputs that it is given. Give all of them the
+        same inputs, or let one decide and send the ``state_dict()``, which says what is hardened.
 
         Args:
-            inputs: for the trials, or a DataLoader of batches (inputs, targets). Images that were not trained on are
-                the safer choice.
+            inputs: for the trials, or a DataLoader of batches (inputs, targets); those not trained on are safer.
             targets: theirs; left out with a DataLoader.
+            batch: as of an update.
 
         Raises:
             RuntimeError: before the first update.
@@ -317,7 +321,7 @@ class SoftnessEvidence:
         self._collect()
         self._check_updated("harden")
         inputs, targets = joined_pairs(("inputs", "targets"), inputs, targets, device_of(self.network))
-        losses = partial(self._losses, inputs, targets, self._likelihood)
+        losses = partial(self._batch(inputs, targets, batch).losses, self._likelihood)
         report = harden_by_trials(self.network, self._learned, losses, self.observations)
         self._collect()
         return report
@@ -386,12 +390,8 @@ class SoftnessEvidence:
         self._factors = self._factors.to(weights.device, torch.promote_types(weights.dtype, torch.float32))
         return self._factors
 
-    def _batch(self, inputs: Any, targets: Tensor | None) -> Batch:
-        return Batch(self.network, inputs, targets, self._output)
-
-    def _losses(self, inputs: Any, targets: Tensor, likelihood: Likelihood) -> Tensor:
-        """Return the negative log likelihood of each input, (batch,)."""
-        return self._batch(inputs, targets).losses(likelihood)
+    def _batch(self, inputs: Any, targets: Tensor | None, batch: Tensor | None) -> Batch:
+        return batch_of(self.network, inputs, targets, self._output, batch)
 
     def _check_updated(self, name: str) -> None:
         pairs = zip(self._groups, self._present(), strict=True)

@@ -16,6 +16,7 @@ from escnn.nn import GeometricTensor, SequentialModule
 from torch import Tensor, distributed, nn
 
 from ..kernel.config import WeightGroup
+from ..layer.cloud_gradients import cloud_gradients
 from ..layer.input_gradients import AnyLayer, LayerCall, input_gradients
 from ..layer.reference_field import ReferenceField
 from ..layer.referenced_layer import ReferencedLayer
@@ -140,15 +141,10 @@ def _keyed_groups(name: str, layer: Softened) -> Iterator[tuple[str, WeightGroup
 
 
 def _check_whole(network: nn.Module, layers: Mapping[str, Softened]) -> None:
-    """Raise a ``ValueError`` for layers whose weights are spread over processes, or whose inputs are no batch."""
+    """Raise a ``ValueError`` for layers whose weights are spread over processes, or under a gate."""
     wrappers = [module for module in network.modules() if type(module).__name__ == "FullyShardedDataParallel"]
     inside = {id(module) for wrapper in wrappers for module in wrapper.modules()}
     for name, layer in layers.items():
-        if getattr(layer, "is_of_clouds", False):
-            raise ValueError(
-                f"network: {name or type(layer).__name__!r} is a convolution of clouds, whose nodes are no inputs of "
-                f"their own, so that the evidence of its softness is not known: which_softness_helps takes clouds"
-            )
         if layer.gates:
             raise ValueError(
                 f"network: a gate is on the softness of {name!r}, and the evidence is that of softness without one: "
@@ -199,19 +195,26 @@ def gradients(
     arguments: tuple[Any, ...],
     direction: Callable[[Tensor], Tensor],
     pick: OutputSelector = None,
+    clouds: Tensor | None = None,
 ) -> list[Tensor]:
-    """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter."""
+    """Return the gradients of ⟨output, direction(output)⟩ of each input, (batch, …) of each parameter.
+
+    An input is a cloud where each node has the number of one (nodes,).
+    """
     # One pass through the network gives the gradients of the layers' outputs. Those of the parameters of each layer
     # then follow input by input from that layer alone.
-    count = len(first_input(arguments))
+    count = len(first_input(arguments)) if clouds is None else int(clouds.max()) + 1
     wanted = set(map(id, parameters))
     calls: list[LayerCall[AnyLayer]] = []
 
     def record_call(layer: AnyLayer, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> GeometricTensor:
-        features = given[0] if given else named["input"]
+        bound = inspect.signature(layer.forward).bind(*given, **named)
+        features, *edges = bound.args
+        if getattr(layer, "is_of_clouds", False):
+            edges = [features.coords.detach().clone(), edges[0], edges[1] if len(edges) > 1 else None]
         # What is done in place with features later must not reach those that are recorded.
-        calls.append(LayerCall(layer, features.tensor.detach().clone(), output.tensor))
-        return GeometricTensor(output.tensor.clone(), output.type)
+        calls.append(LayerCall(layer, features.tensor.detach().clone(), output.tensor, tuple(edges)))
+        return GeometricTensor(output.tensor.clone(), output.type, output.coords)
 
     kinds = RelaxedLayer, ReferenceField, ReferencedLayer
     layers = [
@@ -236,7 +239,7 @@ def gradients(
     if not differentiable or not output.requires_grad:
         raise ValueError("network: its output does not depend on the soft weights of its layers")
     along = direction(output.detach())
-    if count > 1 and any(len(call.features) != count for call in differentiable):
+    if clouds is None and count > 1 and any(len(call.features) != count for call in differentiable):
         # Where a layer sees several images of an input, each input goes through the network alone.
         pairs = zip(input_chunks(arguments, 1), map(_always, along.split(1)), strict=True)
         alone = [gradients(network, parameters, one, of_one, pick) for one, of_one in pairs]
@@ -251,7 +254,11 @@ def gradients(
         holder = call.layer.reference if isinstance(call.layer, ReferencedLayer) else call.layer
         own = {name: parameter for name, parameter in holder.named_parameters() if id(parameter) in wanted}
         size = _norm(slope) * _norm(call.output)
-        for name, of_inputs in input_gradients(call, slope, own, count).items():
+        if clouds is None:
+            rows_of_call = input_gradients(call, slope, own, count)
+        else:
+            rows_of_call = cloud_gradients(call, slope, own, clouds, count)
+        for name, of_inputs in rows_of_call.items():
             summed[id(own[name])] += of_inputs
             sizes[id(own[name])] += size
     rows = [summed[id(parameter)] for parameter in parameters]

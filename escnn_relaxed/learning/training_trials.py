@@ -28,7 +28,7 @@ from ..checks import (
 from ..layer.reference_field import ReferenceField
 from ..layer.relaxed_layer import RelaxedLayer
 from ..measure.batches import Batches, device_of, joined_pairs
-from ..measure.forward_probe import Output
+from ..measure.forward_probe import OutputSelector
 from ..measure.progress import say
 from ..measure.reports import Report
 from ..network.relaxed_layers import copy_network, first_input, in_eval_mode, input_chunks, relaxed_layers
@@ -121,7 +121,7 @@ def which_softness_helps(
     errors: float = 3.0,
     odds: float = 20.0,
     seed: int = 0,
-    output: Output = None,
+    output: OutputSelector = None,
     verbose: bool = True,
 ) -> TrainingTrials:
     """Find the subgroups in which softness helps, by fine-tuning with and without it.
@@ -347,7 +347,7 @@ def _settled(
     return [replace(row, helps=False, still_falls=True) if row.helps and row.subgroup in early else row for row in rows]
 
 
-def _losses_function(losses: Any, output: Output) -> Callable[[nn.Module], Tensor]:
+def _losses_function(losses: Any, output: OutputSelector) -> Callable[[nn.Module], Tensor]:
     """Return the given function of losses, or the cross entropy on held-out images."""
     if output is not None:
         check_callable("output", output)
@@ -370,7 +370,7 @@ def _losses_function(losses: Any, output: Output) -> Callable[[nn.Module], Tenso
     return partial(_cross_entropy, images, labels, output)
 
 
-def _cross_entropy(images: Any, labels: Tensor, output: Output, network: nn.Module) -> Tensor:
+def _cross_entropy(images: Any, labels: Tensor, output: OutputSelector, network: nn.Module) -> Tensor:
     """Return the cross entropy of each image, (batch,)."""
     likelihood, losses = Likelihood("categorical"), []
     for arguments, some in zip(input_chunks(images, _CHUNK), labels.split(_CHUNK), strict=True):

@@ -11,6 +11,7 @@ from escnn.nn import EquivariantModule, FieldType, GeometricTensor, SequentialMo
 from torch import Tensor, nn
 
 from ..checks import check_module, check_no_hooks, warn_once
+from ..integral.edges import CloudConvolution
 from ..layer.arguments import check_on_fields
 from ..layer.relaxed_layer import RelaxedLayer
 from .export_modules import NoPlainFormError, plain_module
@@ -22,9 +23,10 @@ def export_network(network: nn.Module) -> nn.Module:
     """Return a copy of a network made of plain modules, with the same numbers as in eval mode.
 
     Layers of this package become ``Conv2d`` (or ``Linear``, for example) where they are stationary, else a module of
-    ``escnn_relaxed.integral.factors``. escnn's modules are exported by their own ``export()`` or, where that is missing
-    or not the same, by this package. The result shares no memory with the network; it can be saved, compiled, traced,
-    and given to :func:`torch.export.export` or :func:`torch.onnx.export`.
+    ``escnn_relaxed.integral.factors``. A convolution of clouds takes ``(features, coordinates, edge_index)``. escnn's
+    modules are exported by their own ``export()`` or, where that is missing or not the same, by this package. The
+    result shares no memory with the network; it can be saved, compiled, traced, and given to
+    :func:`torch.export.export` or :func:`torch.onnx.export`.
 
     A sequence takes and returns plain tensors and needs no escnn. A network with a forward of its own keeps it, with
     plain modules as its parts, which take and return GeometricTensors as before. Such a module needs escnn where it is
@@ -82,7 +84,8 @@ def export_network(network: nn.Module) -> nn.Module:
 
     def refuse_hooks(*modules: nn.Module) -> None:
         for part in modules:
-            check_no_hooks(names[part], part, "remove them, and register them on the result")
+            # escnn's bases of clouds have parts that are equal, of which torch names one.
+            check_no_hooks(names.get(part, type(part).__name__), part, "remove them, and register them on the result")
 
     with in_eval_mode(network):
         try:
@@ -102,17 +105,38 @@ class OnFields(EquivariantModule):
         super().__init__()
         self.in_type, self.out_type = original.in_type, original.out_type
         self.plain = plain
+        self._axes = (1,) * self.in_type.gspace.dimensionality
 
     def forward(self, input: GeometricTensor) -> GeometricTensor:
         """A GeometricTensor of ``in_type`` → one of ``out_type``."""
         check_on_fields(input, self.in_type)
-        return GeometricTensor(self.plain(input.tensor), self.out_type)
+        features, coordinates = input.tensor, input.coords
+        if features.dim() > 2 or not self._axes:
+            return GeometricTensor(self.plain(features), self.out_type, coordinates)
+        # The nodes of a cloud have no pixels, which the plain forms of maps of images take.
+        features = self.plain(features.view(*features.shape, *self._axes))
+        return GeometricTensor(features.flatten(1), self.out_type, coordinates)
 
     @torch.no_grad()
     def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the output, found by sending zeros through."""
         like = next(self.plain.parameters(), torch.empty(0))
         return tuple(self.plain(like.new_zeros(input_shape)).shape)
+
+
+class OnClouds(OnFields):
+    """A plain convolution of clouds that takes and returns GeometricTensors with coordinates."""
+
+    def forward(  # type: ignore[override]
+        self, x: GeometricTensor, edge_index: Tensor, edge_delta: Tensor | None = None
+    ) -> GeometricTensor:
+        """A GeometricTensor of ``in_type`` with edges → one of ``out_type``."""
+        check_on_fields(x, self.in_type)
+        return GeometricTensor(self.plain(x.tensor, x.coords, edge_index, edge_delta), self.out_type, x.coords)
+
+    def evaluate_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the output, (nodes, C_in) → (nodes, C_out)."""
+        return input_shape[0], self.out_type.size
 
 
 class _OnTensors(nn.Module):
@@ -137,7 +161,10 @@ def _with_plain_parts(network: nn.Module, export: Callable[[nn.Module], nn.Modul
         is_on_fields = isinstance(module, EquivariantModule) and isinstance(module.out_type, FieldType)
         if is_on_fields and not _is_sequence(module):
             try:
-                replacements[id(module)] = OnFields(module, export(module))
+                plain = export(module)
+                replacements[id(module)] = (OnClouds if isinstance(plain, CloudConvolution) else OnFields)(
+                    module, plain
+                )
                 return
             except NoPlainFormError as error:
                 kept[type(module).__name__] = None

@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from ..integral.constant_field import SumWithField
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry, as_convolution
+from ..layer.plain_cloud import plain_strict_convolution
 from ..layer.referenced_layer import ReferencedLayer
+from ..on_escnn.point_sampler import POINT_CONVOLUTIONS
 from . import plain_modules as plain
 
 # torch's modules by the names of escnn's functions.
@@ -218,6 +220,7 @@ def _axes(module: Any) -> int:
 # The classes of escnn that do not export themselves, or not all of themselves, by what makes their plain form.
 _FORMS: dict[Callable[[Any], nn.Module], tuple[type[nn.Module], ...]] = {
     _convolution: (enn.R2Conv, enn.R3Conv, enn.R2ConvTransposed, enn.R3ConvTransposed, enn.Linear),
+    plain_strict_convolution: (*POINT_CONVOLUTIONS.values(),),
     _batch_norm: (enn.InnerBatchNorm,),
     _affine_map: (
         *(enn.GNormBatchNorm, enn.IIDBatchNorm1d, enn.IIDBatchNorm2d, enn.IIDBatchNorm3d, enn.NormBatchNorm),

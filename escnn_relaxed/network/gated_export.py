@@ -35,8 +35,8 @@ def export_with_gate(network: nn.Module, *subgroups: str) -> nn.Module:
 
     Raises:
         TypeError: for a network that is no module.
-        ValueError: for a network without a layer that is soft in these, for another subgroup, and for a part whose own
-            ``export()`` hides its layers.
+        ValueError: for a network without a layer that is soft in these, for another subgroup, for convolutions of
+            clouds, and for a part whose own ``export()`` hides its layers.
 
     Example:
         >>> from escnn import gspaces, nn
@@ -52,6 +52,11 @@ def export_with_gate(network: nn.Module, *subgroups: str) -> nn.Module:
     if not any({*layer.relaxed_subgroups} & {*names} for layer in layers.values()):
         raise ValueError(f"network must have a layer that is soft in {' or '.join(names)}, got none")
     for name, layer in layers.items():
+        if getattr(layer, "is_of_clouds", False):
+            raise ValueError(
+                f"network: {name or 'the layer'!r} is a convolution of clouds, whose gate is a constant in an export: "
+                f"call export_network under gate_softness with one number"
+            )
         if layer.expands_itself:
             raise ValueError(
                 f"network: {name or 'the layer'!r} computes with an expand_parameters of its own, which need not be "

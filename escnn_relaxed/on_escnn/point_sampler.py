@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import escnn.nn as enn
+import torch
 from escnn.group import InsufficientIrrepsException
+from escnn.kernels import AdjointBasis
 from escnn.nn import FieldType
+from torch import Tensor
 
 from ..checks import (
     check_callable,
@@ -28,6 +32,78 @@ POINT_CONVOLUTIONS: dict[int, Any] = {
 }
 # What shapes their basis, and stays on them.
 OF_BASIS = ("_rings", "_sigma", "_maximum_frequency")
+
+# cos and sin of a sum of two angles, from the products of those of each.
+_SUM_OF_ANGLES = ((1.0, 0.0, 0.0, -1.0), (0.0, 1.0, 1.0, 0.0))
+
+
+class ShellFunctions(NamedTuple):
+    """The functions of an offset d that escnn's bases are sums of: Gaussians of |d| times harmonics of d/|d|.
+
+    Attributes:
+        radii: where the Gaussians are, (R,).
+        widths: theirs, (R,).
+        first: from a direction to its harmonics of degree 1, (n, d).
+        steps: of each degree above, from the products of the harmonics one below with those of degree 1.
+    """
+
+    radii: Tensor
+    widths: Tensor
+    first: Tensor
+    steps: tuple[Tensor, ...]
+
+
+def shell_functions(block: Any) -> ShellFunctions:
+    """Return the functions that the basis of a pair of representations is made of."""
+    basis, adjoint = _without_adjoint(block.basis)
+    shells = basis.basis
+    if hasattr(shells, "axis"):
+        cosine, sine = math.cos(shells.axis), math.sin(shells.axis)
+        first = torch.tensor([[cosine, sine], [-sine, cosine]], dtype=torch.float64)
+        steps = (torch.tensor(_SUM_OF_ANGLES, dtype=torch.float64),) * (shells.L - 1)
+    else:
+        generator = shells.harmonics_generator
+        first = generator.cob_1.double() if shells.L else torch.eye(3, dtype=torch.float64)
+        steps = tuple(getattr(generator, f"cob_{degree}").double() for degree in range(2, shells.L + 1))
+    first = (first if adjoint is None else first @ adjoint.double())[: None if shells.L else 0]
+    radial = shells.radial
+    return ShellFunctions(radial.radii.double().flatten(), radial.sigma.double().flatten(), first, steps)
+
+
+def in_shell_functions(block: Any) -> Tensor:
+    """Return the basis of a pair of representations as sums of its functions, (B, |A|, |B|, R, harmonics)."""
+    basis, _ = _without_adjoint(block.basis)
+    shells = basis.basis
+    # escnn makes its bases of the harmonics linearly: here one after the other is 1.
+    ones, start, alone = torch.eye(shells.dim, dtype=torch.float64), 0, {}
+    for irrep, count in shells.js:
+        size = shells.group.irrep(*irrep).size
+        alone[irrep] = ones[:, start : start + count * size].view(-1, count, size)
+        start += count * size
+    made, start, outs = torch.zeros(shells.dim, basis.dim, *basis.shape, dtype=torch.float64), 0, {}
+    for irrep in basis.js:
+        outs[irrep] = made[:, start : start + basis.dim_harmonic(irrep)]
+        start += basis.dim_harmonic(irrep)
+    basis.sample_harmonics(alone, outs)
+    made = made[:, block._mask].permute(1, 2, 3, 0) * block.sizes.double().view(-1, 1, 1, 1)
+    # escnn's order is by degree, then by radius.
+    radii, harmonics = len(shells.radial), shells._angular_dim
+    if shells._filter is not None:
+        of_all = made.new_zeros(*made.shape[:3], radii * harmonics)
+        of_all[..., shells._filter] = made
+        made = of_all
+    sizes = [1, *[2 if hasattr(shells, "axis") else 2 * degree + 1 for degree in range(1, shells.L + 1)]]
+    parts = made.split([radii * size for size in sizes], -1)
+    return torch.cat([part.unflatten(-1, (radii, -1)) for part in parts], -1)
+
+
+def _without_adjoint(basis: Any) -> tuple[Any, Tensor | None]:
+    """Return the basis in escnn's own coordinates, and the map to these."""
+    adjoint = None
+    while isinstance(basis, AdjointBasis):
+        adjoint = basis.adj if adjoint is None else basis.adj @ adjoint
+        basis = basis.basis
+    return basis, adjoint
 
 
 @functools.cache
