@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from ..kernel.point_kernel import PointKernel
 from .clouds import checked_edges
-from .input_gradients import LayerCall, input_gradients
+from .input_gradients import AnyLayer, LayerCall, input_gradients
 from .relaxed_point_conv import PointConvolution
 
 
 def cloud_gradients(
-    call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], clouds: Tensor, count: int
+    call: LayerCall[AnyLayer], slope: Tensor, own: dict[str, nn.Parameter], clouds: Tensor, count: int
 ) -> dict[str, Tensor]:
     """Return the gradients for each cloud, (count, …), of the soft weights of a layer that it uses.
 
@@ -45,7 +45,7 @@ def _summed(values: Tensor, clouds: Tensor, count: int) -> Tensor:
 
 
 def _of_convolution(
-    call: LayerCall, slope: Tensor, own: dict[str, nn.Parameter], clouds: Tensor, count: int
+    call: LayerCall[AnyLayer], slope: Tensor, own: dict[str, nn.Parameter], clouds: Tensor, count: int
 ) -> dict[str, Tensor]:
     """Return the gradients of the weights of f_G and f_T."""
     # The output is the mean of K_strict f times (1 + f_G) over edges, times 1 + f_T. Of each cloud alone the gradients
