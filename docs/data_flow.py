@@ -19,7 +19,7 @@ ELEMENTS = (
     Stage("group elements g, a(g)", "(M, D)", "group/elements.py, group/domain.py"),
     Stage("functions h, mean 0 over the group", "(J, M)", "kernel/modulation.py"),
     Stage("f of each channel and tap", "(C_out, T)", "kernel/modulation.py"),
-    Stage("banks, K_strict ⊙ (1 + f)", "(R, C_out, C_in, k, k)", "kernel/tied.py"),
+    Stage("banks, K_strict ⊙ (1 + f)", "(R, C_out, C_in, T)", "kernel/tied.py"),
 )
 POSITIONS = (
     Stage("positions g⁻¹x of pixels", "(d, M, H, W)", "group/points.py"),
@@ -32,7 +32,7 @@ SHARED = (
         "(batch, C_out, H, W)",
         "integral/factors.py, integral/geometry.py",
     ),
-    Stage("GeometricTensor", "of out_type", "layer/relaxed_layer.py"),
+    Stage("GeometricTensor", "of out_type", "layer/kernel_layer.py"),
 )
 
 WIDTH, BOX, GAP, MARGIN = 620, 66, 24, 8

@@ -23,6 +23,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         layers.soft_translation,
         layers.special_cases,
         layers.symmetry_profile_in_space,
+        pages.decision_tree,
         pages.upper_edges,
         layers.ways_to_relax,
         plots.robustness,
@@ -31,6 +32,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         plots.symmetry_profile,
         results.accuracy_by_epoch,
         results.accuracy_by_frequency,
+        results.discovery,
     )
 }
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 
-from escnn_relaxed import RelaxedR2Conv, RelaxedR3Conv
+from escnn_relaxed import RelaxedR2Conv, RelaxedR2PointConv, RelaxedR3Conv
 
 ROOT = Path(__file__).parents[1]
 CLAIMS = Path(__file__).parent / "paper_by_sentence.md"
@@ -165,7 +165,8 @@ def public_objects() -> Iterator[tuple[str, Any]]:
         if name not in getattr(package, "__all__", ()):
             yield f"{module}.{name}", getattr(package, name)
     for name in re.findall(r"\.\. auto(?:method|property):: (\w+)", text_of("api", "layers.md") if PAGES else ""):
-        layer = RelaxedR2Conv if hasattr(RelaxedR2Conv, name) else RelaxedR3Conv
+        layers = (RelaxedR2Conv, RelaxedR3Conv, RelaxedR2PointConv)
+        layer = next(layer for layer in layers if hasattr(layer, name))
         yield f"{layer.__name__}.{name}", getattr(layer, name)
 
 

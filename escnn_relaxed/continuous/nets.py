@@ -90,7 +90,7 @@ class FourierKernel(KernelNet):
     r"""Random Fourier features and one hidden layer of cosines (paper, "Weight-space implementation").
 
     .. math::
-        \gamma(\alpha) = D^{-1/2} [\cos 2\pi W\alpha;\ \sin 2\pi W\alpha], \qquad
+        \gamma(\alpha) = D^{-1/2} [\cos 2\pi W\alpha;\ \sin 2\pi W\alpha], \quad
         \varphi = \cos(A\,\gamma(\omega \odot \alpha) + A'\gamma'(\omega' \odot \alpha') + b)
 
     W is random, fixed and saved with the model; A, A′ and b are trained.

@@ -139,7 +139,15 @@ class PointConvolution(RelaxedLayer):
 
     @property
     def basissampler(self) -> Any:
-        """Escnn's sampler of the basis that ``weights`` multiply, as in ``R2PointConv``, for ``escnn.nn.init``."""
+        """Escnn's sampler of the basis that ``weights`` multiply, as in ``R2PointConv``, for ``escnn.nn.init``.
+
+        Example:
+            >>> from escnn import gspaces
+            >>> scalar = gspaces.rot2dOnR2(4).type(gspaces.rot2dOnR2(4).trivial_repr)
+            >>> layer = RelaxedR2PointConv(scalar, scalar, width=2.0, n_rings=3)
+            >>> layer.basissampler.dimension() == len(layer.weights)
+            True
+        """
         return self._of_points.basis.sampler
 
     @property

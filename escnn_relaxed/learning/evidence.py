@@ -220,7 +220,7 @@ class SoftnessEvidence:
             >>> evidence = SoftnessEvidence(RelaxedR2Conv(image, image, 5), observations=100)
             >>> evidence.check(torch.randn(2, 1, 5, 5))
             Traceback (most recent call last):
-            ValueError: likelihood='categorical' is of outputs (batch, classes, …) with two classes or more, got ...
+            ValueError: likelihood='categorical' is of outputs (batch, classes, …) with two classes ...
         """
         data = self._batch(inputs, targets, batch)
         data.check(self._likelihood, 1, self.observations)
