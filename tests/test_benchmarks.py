@@ -28,6 +28,7 @@ from benchmarks.symmetry.training import Rule, scores
 from benchmarks.symmetry.ways import Setting, Way
 from benchmarks.volumes import buoyancy
 from escnn_relaxed import SoftnessEvidence
+from escnn_relaxed.measure import poses
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -265,7 +266,8 @@ def test_the_images_that_decide_a_case(by: str, monkeypatch: pytest.MonkeyPatch)
         assert {image.numpy().tobytes() in known for image in images} == {by == "training"}
 
 
-def test_the_test_of_poses_is_tried_on_each_case(tmp_path: Path) -> None:
+def test_the_test_of_poses_is_tried_on_each_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poses, "_STEPS", 100)
     name, log = "ramp up or down, noise", Log(tmp_path / "log.jsonl")
     found = discovery.discover(discovery.CASES[name], 100, 416, None, "poses")
     assert found["poses"] == {"rotation": True, "reflection": False}
