@@ -204,15 +204,15 @@ class TiedKappa:
         key = number, size, frequency is self.frequency
         if key not in self._known:
             pixels = list(itertools.product(*map(range, size)))
-            values = torch.stack([self._at(number, position_of(of, size), frequency) for of in pixels])
-            rows = (values - values.mean(0)).unbind()
-            self._known[key] = dict(zip(pixels, rows, strict=True))
+            values = self._at(number, [position_of(of, size) for of in pixels], frequency)
+            self._known[key] = dict(zip(pixels, values - values.mean(0), strict=True))
         return self._known[key][pixel]
 
-    def _at(self, number: int, position: Point, frequency: Mapping[str, Tensor]) -> Tensor:
-        own, scale = self.elements.own(number, position), frequency["translation"]
-        first = torch.stack([(2 * math.pi * scale[axis] * a).tanh() for axis, a in enumerate(own)])
-        return torch.cat([first, first**2])
+    def _at(self, number: int, positions: Sequence[Point], frequency: Mapping[str, Tensor]) -> Tensor:
+        """The functions of g⁻¹x at positions x, (positions, functions)."""
+        own = torch.from_numpy(np.array(positions) @ self.elements.actions[number])
+        first = (2 * math.pi * frequency["translation"] * own).tanh()
+        return torch.cat([first, first**2], dim=1)
 
     def _of_element(self, number: int, frequency: Mapping[str, Tensor]) -> Tensor:
         """Every h(g): the mean over the kept group, less the mean over all elements."""
