@@ -4,7 +4,7 @@ VENV      ?= .venv#   where the virtual environment is made
 PYTHON    ?=#         the interpreter that makes it; by default the first Python 3.10 to 3.14 found
 WORKERS   ?= auto#    test processes, by default one per core (at most 8); 0: no extra process
 ARGUMENTS ?=#         passed on to the demo, to pytest, or to sphinx
-SMOKE     ?=#         1: `make docs` runs the tutorials for a few steps only, `make gpu` is tiny and needs no GPU
+SMOKE     ?=#         1: `make docs` and `make demo` train for a few epochs only, `make gpu` is tiny and needs no GPU
 OUTPUT    ?= runs/gpu# where `make gpu` writes
 
 COMMA     := ,
@@ -26,7 +26,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: environment ## train a strict and a soft network on MNIST6-180
-	$(RUN) -W 'ignore:`py3nj` package not found' examples/mnist6_180.py $(ARGUMENTS)
+	$(RUN) -W 'ignore:`py3nj` package not found' examples/mnist6_180.py $(if $(SMOKE),--seeds 2 --epochs 4) $(ARGUMENTS)
 
 test: environment ## run the tests of the package but the slow ones, one process per core
 	$(PYTEST) $(SHARED) -m "not slow and not tools" $(ARGUMENTS)
