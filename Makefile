@@ -4,7 +4,7 @@ VENV      ?= .venv#   where the virtual environment is made
 PYTHON    ?=#         the interpreter that makes it; by default the first Python 3.10 to 3.14 found
 WORKERS   ?= auto#    test processes, by default one per core (at most 8); 0: no extra process
 ARGUMENTS ?=#         passed on to the demo, to pytest, or to sphinx
-SMOKE     ?=#         1: `make docs` runs the tutorials for a few steps only, `make gpu` is tiny and needs no GPU
+SMOKE     ?=#         1: `make docs` and `make demo` train for a few epochs only, `make gpu` is tiny and needs no GPU
 OUTPUT    ?= runs/gpu# where `make gpu` writes
 
 COMMA     := ,
@@ -14,6 +14,8 @@ export PYTHON
 RUN    := $(VENV)/bin/python
 CORE   := relaxed_r2conv state_dict state_dict_beside_r2conv never_stale export_escnn export_network conversion steerable_basis \
           drop_in equivariance_of_layer softness_in_translation softness gradients compiled_bank lightning_callbacks
+# Neighbouring tests in one process, since they build the same bases; one that has none left takes of another's.
+SHARED := -n $(WORKERS) --maxprocesses 8 --dist worksteal
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
@@ -24,24 +26,24 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: environment ## train a strict and a soft network on MNIST6-180
-	$(RUN) -W 'ignore:`py3nj` package not found' examples/mnist6_180.py $(ARGUMENTS)
+	$(RUN) -W 'ignore:`py3nj` package not found' examples/mnist6_180.py $(if $(SMOKE),--seeds 2 --epochs 4) $(ARGUMENTS)
 
 test: environment ## run the tests of the package but the slow ones, one process per core
-	$(PYTEST) -n $(WORKERS) --maxprocesses 8 -m "not slow and not tools" $(ARGUMENTS)
+	$(PYTEST) $(SHARED) -m "not slow and not tools" $(ARGUMENTS)
 
 test-all: environment ## run all tests, with the slow ones and those of pages, scripts, benchmarks and experiments
-	$(PYTEST) -n $(WORKERS) --maxprocesses 8 $(ARGUMENTS)
+	$(PYTEST) $(SHARED) $(ARGUMENTS)
 
 quick: environment ## run one case of each test that `make test` runs
-	$(PYTEST) -n $(WORKERS) --maxprocesses 8 --quick $(ARGUMENTS)
+	$(PYTEST) $(SHARED) --quick $(ARGUMENTS)
 
 oldest: ## run one case of each test of the core with the oldest versions that are supported, beside VENV
 	OLDEST=1 scripts/environment.sh "$(VENV)-oldest"
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --quick \
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest $(SHARED) --quick \
 		$(addsuffix .py,$(addprefix tests/test_,$(CORE))) $(ARGUMENTS)
 
 newest: newest-environment ## run one case of each test with the newest versions, on NumPy 2, beside VENV
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-newest/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --quick $(ARGUMENTS)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)-newest/bin/python -m pytest $(SHARED) --quick $(ARGUMENTS)
 
 lint: environment ## check style and formatting
 	$(RUN) -m ruff check .

@@ -127,6 +127,14 @@ install_py3nj() {
     fi
 }
 
+# setuptools writes beside the sources, where another environment may be made at the same time.
+install_in_place() {
+    local one_at_a_time=()
+    if command -v flock >/dev/null; then one_at_a_time=(flock setup.py); fi
+    ${one_at_a_time[@]+"${one_at_a_time[@]}"} "$venv/bin/python" -m pip install -qq --no-input \
+        --disable-pip-version-check --no-deps --no-build-isolation --editable .
+}
+
 # pip's own view of the result; escnn's py3nj may be missing, nothing else.
 check_dependencies() {
     local unmet
@@ -154,7 +162,7 @@ pip_install -r "$constraints" ||
         "lie_learn 0.0.2 has builds for Linux on x86-64 alone. Elsewhere take the newest versions, with Python 3.12 to 3.14:" \
         "make test NEWEST=1"
 install_py3nj
-pip_install --no-build-isolation --editable .
+install_in_place
 check_dependencies
 pins | cksum >"$stamp"
 say "ready after $SECONDS s"

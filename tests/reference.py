@@ -56,6 +56,7 @@ class Oracle:
         self.matrices = [(matrix_of(out_type, g), matrix_of(in_type, ~g)) for g in elements.elements]
         self.is_soft_in_translation = "translation" in layer.domain_frequency
         self._banks: dict[tuple[Point, Index, Index], Tensor] = {}
+        self._taps: dict[Index, Point] = {}
 
     def bank(self, tap: Point, pixel: Index, size: Index) -> Tensor:
         """Equation (2): K(d; x), (C_out, C_in/groups); each is evaluated once."""
@@ -122,7 +123,9 @@ class Oracle:
 
     def _bank_at(self, place: Index, pixel: Index, size: Index) -> Tensor:
         """K of the tap at a place from the first one."""
-        return self.bank(taps_of(self.layer)[self._places(len(size)).index(place)], pixel, size)
+        if not self._taps:
+            self._taps = dict(zip(self._places(len(size)), taps_of(self.layer), strict=True))
+        return self.bank(self._taps[place], pixel, size)
 
 
 def matrix_of(field_type: FieldType, element: GroupElement) -> Tensor:

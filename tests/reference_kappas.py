@@ -9,7 +9,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -129,7 +129,7 @@ class TiedKappa:
         ]
         self.strict = layer.basisexpansion(layer.weights).flatten(2)
         self.taps = taps_of(layer)
-        self._known: dict[object, Tensor] = {}
+        self._known: dict[object, Any] = {}
         # The oracle is in float64 whatever the default is.
         self.frequency = frequency = layer.domain_frequency
         learned = {id(value) for value in frequency.values()}
@@ -203,22 +203,25 @@ class TiedKappa:
         """tanh(2π ω′ a) of each coordinate of g⁻¹x and its square, less their means over the pixels of the image."""
         key = number, size, frequency is self.frequency
         if key not in self._known:
-            pixels = itertools.product(*map(range, size))
-            self._known[key] = torch.stack([self._at(number, position_of(of, size), frequency) for of in pixels]).mean(
-                0
-            )
-        return self._at(number, position_of(pixel, size), frequency) - self._known[key]
+            pixels = list(itertools.product(*map(range, size)))
+            values = self._at(number, [position_of(of, size) for of in pixels], frequency)
+            self._known[key] = dict(zip(pixels, values - values.mean(0), strict=True))
+        return self._known[key][pixel]
 
-    def _at(self, number: int, position: Point, frequency: Mapping[str, Tensor]) -> Tensor:
-        own, scale = self.elements.own(number, position), frequency["translation"]
-        first = torch.stack([(2 * math.pi * scale[axis] * a).tanh() for axis, a in enumerate(own)])
-        return torch.cat([first, first**2])
+    def _at(self, number: int, positions: Sequence[Point], frequency: Mapping[str, Tensor]) -> Tensor:
+        """The functions of g⁻¹x at positions x, (positions, functions)."""
+        own = torch.from_numpy(np.array(positions) @ self.elements.actions[number])
+        first = (2 * math.pi * frequency["translation"] * own).tanh()
+        return torch.cat([first, first**2], dim=1)
 
     def _of_element(self, number: int, frequency: Mapping[str, Tensor]) -> Tensor:
         """Every h(g): the mean over the kept group, less the mean over all elements."""
         kept = [self._functions(h @ self.elements.actions[number], frequency) for h in self.elements.kept]
-        every = [self._functions(action, frequency) for action in self.elements.actions]
-        return torch.stack(kept).mean(0) - torch.stack(every).mean(0)
+        key = "every", frequency is self.frequency
+        if key not in self._known:
+            every = [self._functions(action, frequency) for action in self.elements.actions]
+            self._known[key] = torch.stack(every).mean(0)
+        return torch.stack(kept).mean(0) - self._known[key]
 
     def _functions(self, action: np.ndarray, frequency: Mapping[str, Tensor]) -> Tensor:
         """tanh(2π ω′ a) of all coordinates, squares of those of rotations of space, and products."""

@@ -11,7 +11,7 @@ import torch
 from errors import ROUNDING
 from escnn import gspaces
 from evidence_networks import Classifier, images
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import (
@@ -24,6 +24,7 @@ from torch.utils.data import (
     TensorDataset,
     WeightedRandomSampler,
 )
+from two_processes import in_two_processes
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence, robustness_report
 from escnn_relaxed.learning import TrainingTrials, which_softness_helps
@@ -58,9 +59,7 @@ def decided(network: nn.Module, evidence: SoftnessEvidence, given: Tensor, label
     return found + [[row.subgroup, row.rise, row.error, row.helps] for row in helps(network, given, labels).rows]
 
 
-def _decide(rank: int, network: nn.Module, given: Tensor, labels: Tensor, folder: str) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+def _decide(rank: int, network: nn.Module, given: Tensor, labels: Tensor) -> dict[str, Any]:
     evidence, wrapped = SoftnessEvidence(network, 1000, "binary"), DistributedDataParallel(network)
     evidence.update(given)
     found = {}
@@ -69,23 +68,17 @@ def _decide(rank: int, network: nn.Module, given: Tensor, labels: Tensor, folder
         found["alone"] = decided(network, evidence, given, labels)
         helps(wrapped, given, labels)
     found["together"] = decided(network, evidence, given, labels)
-    torch.save(found, f"{folder}/{rank}.pt")
-    distributed.barrier()
-    distributed.destroy_process_group()
+    return found
 
 
 @pytest.mark.slow
-def test_deciders_wait_for_no_process_and_count_each_image_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deciders_wait_for_no_process_and_count_each_image_once(tmp_path: Path) -> None:
     """Called by one process alone, and then by both with the same images."""
     torch.manual_seed(1)
     # Of one logit: the curvature does not depend on what is drawn.
     network, given = Classifier(classes=1), images(40)
     labels = (given.mean((1, 2, 3)) > 0).double()[:, None]
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    torch.multiprocessing.spawn(_decide, args=(network, given, labels, str(tmp_path)), nprocs=2)
-    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    first, second = in_two_processes(_decide, tmp_path, network, given, labels)
     evidence = SoftnessEvidence(network, 1000, "binary")
     evidence.update(given)
     expected = decided(network, evidence, given, labels)

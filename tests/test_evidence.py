@@ -3,6 +3,7 @@
 import copy
 import math
 from pathlib import Path
+from typing import Any
 
 import baseline_layers
 import pytest
@@ -14,8 +15,9 @@ from escnn import nn as enn
 from evidence_networks import CLOSED_FORM, Classifier, entries, images
 from pretend_device import DEVICE, pretend
 from small import soft_transposed_layer, volume_layer, volume_type
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn import functional
+from two_processes import in_two_processes
 
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.learning.likelihoods import Likelihood
@@ -391,9 +393,7 @@ def test_penalty_waits_for_no_device() -> None:
         assert not device.waits
 
 
-def _update_with_a_part(rank: int, network: nn.Module, inputs: Tensor, folder: str) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+def _update_with_a_part(rank: int, network: nn.Module, inputs: Tensor) -> dict[str, Any]:
     network = copy.deepcopy(network)
     evidence = SoftnessEvidence(network, 1000, "binary")
     # The processes have parts of unequal sizes.
@@ -403,20 +403,14 @@ def _update_with_a_part(rank: int, network: nn.Module, inputs: Tensor, folder: s
     targets = (inputs.mean((1, 2, 3)) > 0).double()[:, None]
     state = evidence.state_dict()
     trials = [(trial.rise, trial.error, trial.is_hardened) for trial in evidence.harden(inputs, targets)]
-    torch.save({"state": state, "trials": trials}, f"{folder}/{rank}.pt")
-    distributed.barrier()
-    distributed.destroy_process_group()
+    return {"state": state, "trials": trials}
 
 
 @pytest.mark.slow
-def test_processes_learn_together_what_one_learns_of_all_inputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_learn_together_what_one_learns_of_all_inputs(tmp_path: Path) -> None:
     """One logit: the curvature does not depend on what is drawn."""
     network, inputs = Classifier(classes=1), images(40)
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    torch.multiprocessing.spawn(_update_with_a_part, args=(network, inputs, str(tmp_path)), nprocs=2)
-    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    first, second = in_two_processes(_update_with_a_part, tmp_path, network, inputs)
     assert first["state"]["precision"] == second["state"]["precision"]
     assert first["trials"] == second["trials"]
     evidence = SoftnessEvidence(network, 1000, "binary")

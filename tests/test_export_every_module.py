@@ -11,6 +11,7 @@ from escnn import nn as enn
 from escnn.group import dihedral_group, directsum, so2_group
 from escnn.gspaces import GSpace, no_base_space
 from escnn.nn import EquivariantModule, FieldType
+from small import volume_space
 from small_networks import settled
 
 from escnn_relaxed import RelaxedLinear, RelaxedR2Conv, RelaxedR3Conv, export_network
@@ -98,12 +99,13 @@ def convolution(kind: type[EquivariantModule], *options: Any, groups: int = 2) -
     return lambda axes: kind(regular(axes, 2), regular(axes, 2), 3, 1, *options, groups=groups)
 
 
-ICOSAHEDRON = gspaces.icoOnR3()
-
-
 def icosahedral(kind: type[EquivariantModule]) -> Make:
-    fields = FieldType(ICOSAHEDRON, [ICOSAHEDRON.trivial_repr, ICOSAHEDRON.irrep(1)])
-    return lambda axes: kind(fields, fields, 3)
+    def make(axes: int) -> EquivariantModule:
+        space = volume_space("icosahedral")
+        fields = FieldType(space, [space.trivial_repr, space.irrep(1)])
+        return kind(fields, fields, 3)
+
+    return make
 
 
 # Each class with the numbers of axes at which escnn has it, and what builds one.

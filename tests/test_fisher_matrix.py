@@ -10,9 +10,10 @@ import small_networks
 import torch
 from evidence_networks import CLOSED_FORM, Classifier, images
 from small import soft_regular_layer
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.functional import dropout
+from two_processes import in_two_processes
 
 from escnn_relaxed import SoftnessEvidence
 
@@ -196,9 +197,7 @@ def test_residuals_of_frames_are_those_of_their_own_input() -> None:
     assert evidence.state_dict()["weight"] == pytest.approx(expected, rel=CLOSED_FORM)
 
 
-def _update_sharded(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+def _update_sharded(rank: int) -> dict[str, Any]:
     torch.manual_seed(0)
     network, inputs, said = Classifier(), images(20), []
     before = SoftnessEvidence(network, 100)
@@ -214,19 +213,12 @@ def _update_sharded(rank: int, folder: str) -> None:
             call()
         except ValueError as error:
             said.append(str(error))
-    torch.save({"determined": evidence.state_dict()["determined"], "said": said}, f"{folder}/{rank}.pt")
-    distributed.barrier()
-    distributed.destroy_process_group()
+    return {"determined": evidence.state_dict()["determined"], "said": said}
 
 
 @pytest.mark.slow
-def test_sharded_layers_are_refused_and_other_modules_may_be_sharded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    torch.multiprocessing.spawn(_update_sharded, args=(str(tmp_path),), nprocs=2)
-    for rank in range(2):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+def test_sharded_layers_are_refused_and_other_modules_may_be_sharded(tmp_path: Path) -> None:
+    for found in in_two_processes(_update_sharded, tmp_path):
         assert len(found["determined"]) == 6
         assert len(found["said"]) == 4
         assert all("first' are sharded over processes, as by fully_shard" in text for text in found["said"])

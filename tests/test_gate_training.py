@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +10,11 @@ import small_networks as forms
 import torch
 from errors import BROKEN, ROUNDING, relative_error
 from small_networks import answer, features_of, layer_of
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
+from two_processes import PROCESSES, in_two_processes
 
 from escnn_relaxed import SoftnessEvidence, gate_softness
 from escnn_relaxed.measure import symmetry_profile
@@ -55,12 +55,10 @@ def gradients_of(model: nn.Module, features: Tensor, context: Tensor) -> dict[st
 
 # --- over processes ---------------------------------------------------------------------------------------------------
 
-PROCESSES, BATCH = 2, 4
+BATCH = 4
 
 
-def _train_a_part(rank: int, models: dict[str, nn.Module], folder: str) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=PROCESSES)
+def _train_a_part(rank: int, models: dict[str, nn.Module]) -> dict[str, list[dict[str, Tensor]]]:
     found = {}
     for form, shared in models.items():
         # torch sends tensors to processes as memory that they share.
@@ -73,20 +71,14 @@ def _train_a_part(rank: int, models: dict[str, nn.Module], folder: str) -> None:
             with gate_softness(together, number):
                 found[form].append(gradients_of(together, *inputs))
         assert model.layer.gates == ()
-    torch.save(found, f"{folder}/{rank}.pt")
-    distributed.barrier()
-    distributed.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module")
 def of_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[dict[str, Tensor]]]]:
     """Return what each process found: form → gradients without a gate from outside, with 0.3 and with 0."""
-    folder = tmp_path_factory.mktemp("distributed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        models = {form: Gated(form) for form in FORMS}
-        torch.multiprocessing.spawn(_train_a_part, args=(models, str(folder)), nprocs=PROCESSES)
-    return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
+    models = {form: Gated(form) for form in FORMS}
+    return in_two_processes(_train_a_part, tmp_path_factory.mktemp("distributed"), models)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call, grad, jvp, stack_module_state, vjp, vmap
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
+from two_processes import PROCESSES, in_two_processes
 
 from escnn_relaxed import RelaxedR2Conv
 
@@ -176,7 +177,6 @@ IDLE: dict[str, Callable[[RelaxedR2Conv], None]] = {
     "learned, hardened": RelaxedR2Conv.harden,
 }
 TRAINED = ("R2Conv", "of volumes", "learned", "soft in translation, continuous", "learned in translation", *IDLE)
-PROCESSES = 2
 STEPS = 3
 
 
@@ -201,9 +201,7 @@ def train_together(model: nn.Module, features: Tensor) -> None:
         optimiser.step()
 
 
-def _train_a_part(rank: int, layers: dict[str, EquivariantModule], folder: str) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=PROCESSES)
+def _train_a_part(rank: int, layers: dict[str, EquivariantModule]) -> dict[str, dict[str, Tensor]]:
     found = {}
     for name, shared in layers.items():
         # torch sends tensors to processes as memory that they share.
@@ -211,20 +209,14 @@ def _train_a_part(rank: int, layers: dict[str, EquivariantModule], folder: str) 
         model = DistributedDataParallel(OnTensors(layer))
         train_together(model, features_of(layer, batch=2 * PROCESSES).chunk(PROCESSES)[rank])
         found[name] = layer.state_dict()
-    torch.save(found, f"{folder}/{rank}.pt")
-    distributed.barrier()
-    distributed.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
     """Return the final states of each process: form → state."""
-    folder = tmp_path_factory.mktemp("distributed")
     layers = {form: start(form) for form in TRAINED}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        torch.multiprocessing.spawn(_train_a_part, args=(layers, str(folder)), nprocs=PROCESSES)
-    return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
+    return in_two_processes(_train_a_part, tmp_path_factory.mktemp("distributed"), layers)
 
 
 @pytest.mark.slow

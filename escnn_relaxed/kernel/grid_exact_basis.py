@@ -17,7 +17,7 @@ from ..checks import warn_once
 from ..group.fields import permuted_rows
 from ..group.intertwiners import NearestIntertwiner
 from ..group.linear_maps import GroupAverage
-from ..on_escnn.sampled_basis import in_float32_and_main_memory
+from ..on_escnn.sampled_basis import in_float32_and_main_memory, on_device
 
 Symmetries = list[tuple[GroupElement, list[int]]]
 
@@ -94,7 +94,7 @@ def _forget(block_id: int) -> None:
 def _sampled(block: Any, points: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return the samples of a block as escnn makes them; those that it holds may be rounded, replaced or removed."""
     device = next((buffer.device for buffer in block.basis.buffers()), torch.device("cpu"))
-    with in_float32_and_main_memory(), device:
+    with in_float32_and_main_memory(), on_device(device):
         samples = SingleBlockBasisExpansion(block.basis, points, block._mask.cpu().numpy()).sampled_basis
     return samples.cpu().numpy()
 
