@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.accuracy.processes import do
+from benchmarks.accuracy.processes import Job, do
 from benchmarks.accuracy.runs import Place
 from benchmarks.nbody.networks import WAYS
 from benchmarks.nbody.report import choice_table, gain_table, runs_of, score_table
@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
         runs = runs_of(place.log)
         print("\n\n".join([choice_table(place.log), score_table(runs), gain_table(runs)]))
     else:
-        rounds = [[partial(choose, way) for way in WAYS]]
+        rounds: list[list[Job]] = [[partial(choose, way) for way in WAYS]]
         if arguments.stage == "test":
             rounds.append([partial(test_once, cell) for cell in planned()])
         if not all(do(jobs, place, arguments.processes) for jobs in rounds):

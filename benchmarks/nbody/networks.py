@@ -56,6 +56,34 @@ def build(way: Way, task: str, width: int) -> nn.Module:
     return Steerable(width, softness, way.sees_up, task == "wall")
 
 
+class Samples:
+    """One of escnn's bases at the edges of scenes: sampled once for all scenes of a split, since edges do not change."""
+
+    scenes: Scenes | None = None
+
+    def __init__(self, name: str, sampler: nn.Module) -> None:
+        self._name, self._sample = name, sampler.forward
+        sampler.forward = self  # type: ignore[method-assign]
+
+    def __call__(self, offsets: Tensor) -> Tensor:
+        """Return the basis at the edges of ``scenes``, (E, C_out, C_in, basis)."""
+        if self.scenes is None or self.scenes.rows is None or self.scenes.whole is None:
+            found: Tensor = self._sample(offsets)
+            return found
+        whole, rows = self.scenes.whole, self.scenes.rows
+        if self._name not in whole.known:
+            at_edges = self._sample(offsets_of(whole))
+            whole.known[self._name] = at_edges.view(len(whole), -1, *at_edges.shape[1:])
+        return whole.known[self._name].index_select(0, rows).flatten(0, 1)
+
+
+def offsets_of(scenes: Scenes) -> Tensor:
+    """Return the position of the sender less that of the receiver, of each edge."""
+    source, target = edges_of(len(scenes))
+    places = scenes.positions.flatten(0, 1)
+    return places[source] - places[target]
+
+
 class Block(nn.Module):
     """A convolution of the cloud, half of whose fields are multiplied by the receiver's charge, and a linear map."""
 
@@ -65,6 +93,8 @@ class Block(nn.Module):
         self.convolution = RelaxedR3PointConv(
             in_type, out_type, rings=RADII, sigma=WIDTHS, frequencies_cutoff=FREQUENCY, **softness
         )
+        samplers = self.convolution.basissampler.named_children()
+        self.samples = [Samples(name, each) for name, each in samplers if name.startswith("block_sampler")]
         space = gspaces.no_base_space(in_type.fibergroup)
         self.features, outputs = (FieldType(space, fields.representations) for fields in (in_type, out_type))
         of_linear = {name: value for name, value in softness.items() if name != "domain_radius"}
@@ -74,9 +104,9 @@ class Block(nn.Module):
         odd = [number % 2 for number, each in enumerate(out_type.representations) for _ in range(each.size)]
         self.register_buffer("is_charged", torch.tensor(odd, dtype=torch.bool), persistent=False)
 
-    def forward(self, values: Tensor, places: Tensor, charges: Tensor, edges: Tensor) -> Tensor:
+    def forward(self, values: Tensor, places: Tensor, charges: Tensor, edges: Tensor, offsets: Tensor) -> Tensor:
         """(nodes, C_in) → (nodes, C_out)."""
-        heard = self.convolution(GeometricTensor(values, self.in_type, coords=places), edges).tensor
+        heard = self.convolution(GeometricTensor(values, self.in_type, coords=places), edges, offsets).tensor
         heard = torch.where(self.is_charged, charges * heard, heard)
         kept: Tensor = self.linear(self.features(values)).tensor
         return heard + kept
@@ -109,9 +139,11 @@ class Steerable(nn.Module):
         values += [2 * speeds, 2 * charges * speeds]
         if self.sees_up:
             values.append(places.new_tensor([0.0, 0.0, 1.0]).expand(len(places), 3))
-        found = torch.cat(values, 1)
+        found, offsets = torch.cat(values, 1), offsets_of(scenes)
         for number, block in enumerate(self.blocks):
-            found = block(self._gated(found) if number else found, places, charges, edges)
+            for samples in block.samples:
+                samples.scenes = scenes
+            found = block(self._gated(found) if number else found, places, charges, edges, offsets)
         return found.view(*scenes.positions.shape[:2], 2, 3).sum(2)
 
     def _gated(self, values: Tensor) -> Tensor:

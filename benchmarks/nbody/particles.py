@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -34,12 +34,19 @@ class Scenes:
     velocities: Tensor
     charges: Tensor
     moved: Tensor
+    # The scenes of which these are some, themselves where None, and their numbers.
+    whole: Scenes | None = None
+    rows: Tensor | None = None
+    # What is known at all edges of these scenes, by name.
+    known: dict[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def __getitem__(self, chosen: Any) -> Scenes:
-        return Scenes(*(part[chosen] for part in (self.positions, self.velocities, self.charges, self.moved)))
+        rows = torch.arange(len(self)) if self.rows is None else self.rows
+        parts = (part[chosen] for part in (self.positions, self.velocities, self.charges, self.moved))
+        return Scenes(*parts, self.whole or self, rows[chosen])
 
     def turned(self, rotations: Tensor) -> Scenes:
         """Return scenes turned about the origin, inputs and targets together, each by a rotation of its own."""

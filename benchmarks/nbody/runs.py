@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import time
@@ -131,6 +132,12 @@ def choose(way: str, place: Place) -> Choice:
     return best(first._replace(rate=rate) for rate in RATES)
 
 
+@functools.lru_cache(maxsize=2)
+def _turned(field: str, count: int) -> Scenes:
+    """Return the scenes of the test, each turned by a rotation of its own."""
+    return scenes(field, "test", count, 0).turned(random_rotations(count))
+
+
 def test_once(cell: Cell, place: Place) -> None:
     """Make a run of the test where the log lacks it."""
     place.once(cell.key("test"), partial(_test, cell, place))
@@ -140,11 +147,9 @@ def _test(cell: Cell, place: Place) -> dict[str, Any]:
     """Return the errors of one run on the test, as it is and turned, its choice and its cost."""
     choice = choose(cell.way, place)
     network, unit, seconds = trained(cell, choice, steps_of(cell.way))
-    test = scenes(cell.field, "test", HELD_OUT, 0)
-    turned = test.turned(random_rotations(len(test)))
     return {
-        "score": squares_of(network, test, unit).mean().item(),
-        "turned": squares_of(network, turned, unit).mean().item(),
+        "score": squares_of(network, scenes(cell.field, "test", HELD_OUT, 0), unit).mean().item(),
+        "turned": squares_of(network, _turned(cell.field, HELD_OUT), unit).mean().item(),
         "parameters": parameters(network),
         "seconds": seconds,
         **choice._asdict(),
