@@ -57,7 +57,7 @@ def build(way: Way, task: str, width: int) -> nn.Module:
 
 
 class Samples:
-    """One of escnn's bases at the edges of scenes: sampled once for all scenes of a split, since edges do not change."""
+    """One of escnn's bases at the edges of scenes, sampled once for all of a split, since edges do not change."""
 
     scenes: Scenes | None = None
 
