@@ -90,7 +90,7 @@ def test_forces_are_those_of_all_pairs() -> None:
 
 
 def test_an_unknown_field_is_told() -> None:
-    with pytest.raises(ValueError, match="field must be one of .*, got 'wind'"):
+    with pytest.raises(ValueError, match=r"field must be one of .*, got 'wind'"):
         simulate(*starts(1), "wind")
 
 
