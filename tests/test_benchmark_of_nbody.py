@@ -10,12 +10,11 @@ import torch
 
 pytest.importorskip("torch_geometric", reason="escnn's convolutions of clouds need it")
 
-from benchmarks.accuracy.runs import Place
 from benchmarks.nbody import __main__ as command
 from benchmarks.nbody import particles, report, runs
 from benchmarks.nbody.networks import WAYS, build, edges_of
 from benchmarks.nbody.particles import Array, Scenes, energies, random_rotations, scenes, simulate
-from benchmarks.nbody.runs import KEPT, PLAIN, SOFT, STRICT, Cell
+from benchmarks.nbody.runs import KEPT, PLAIN, SOFT, STRICT, Cell, Place
 from benchmarks.shared.run_log import Log
 from escnn_relaxed import RelaxedLinear, RelaxedR3PointConv
 
@@ -166,7 +165,7 @@ def test_plan_has_the_runs_of_the_protocol(capsys: pytest.CaptureFixture[str], t
 def test_choices_are_of_validation_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     errors = {8: 3.0, 16: 2.0}
     monkeypatch.setattr(runs, "_trial", lambda cell, choice: {"score": errors[choice.width] - (choice.rate == 0.02)})
-    place = Place(None, Log(tmp_path / "log"))
+    place = Place(Log(tmp_path / "log"))
     assert runs.choose(SOFT, place) == (16, 0.02)
     assert len(place.log.runs) == 6
     assert all('"gravity"' in name for name in place.log.runs)
@@ -199,7 +198,7 @@ def test_a_run_of_the_test_is_logged_with_its_softness(tmp_path: Path, monkeypat
     for name, value in {"HELD_OUT": 6, "TRAINING": 8, "STEPS": 2, "WIDTHS": (2,), "RATES": (0.01,)}.items():
         monkeypatch.setattr(runs, name, value)
     scenes.cache_clear()
-    place = Place(None, Log(tmp_path / "log"))
+    place = Place(Log(tmp_path / "log"))
     runs.test_once(Cell("wall", SOFT, 1000), place)
     scenes.cache_clear()
     result = place.log.runs[Cell("wall", SOFT, 1000).key("test")]

@@ -29,7 +29,6 @@ from pkgutil import resolve_name
 import torch
 
 from benchmarks.accuracy.layers import HEADS
-from benchmarks.accuracy.processes import Job, do
 from benchmarks.accuracy.report import OWN, draw, tables
 from benchmarks.accuracy.runs import (
     Cell,
@@ -44,6 +43,7 @@ from benchmarks.accuracy.runs import (
 )
 from benchmarks.accuracy.tasks import PLAN, TASKS, TEST_SEEDS
 from benchmarks.accuracy.ways import ALL_WAYS, Way
+from benchmarks.shared.processes import Job, do
 from benchmarks.shared.run_log import Log
 
 STAGES = ("plan", "study", "choose", "test", "report", "layer")

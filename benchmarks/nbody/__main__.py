@@ -14,17 +14,15 @@ import argparse
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from benchmarks.accuracy.processes import Job, do
-from benchmarks.accuracy.runs import Place
 from benchmarks.nbody.networks import WAYS
 from benchmarks.nbody.report import choice_table, gain_table, runs_of, score_table
-from benchmarks.nbody.runs import choose, planned, test_once
+from benchmarks.nbody.runs import Place, choose, planned, test_once
+from benchmarks.shared.processes import Job, do
 from benchmarks.shared.run_log import Log
 
 LOG = Path(__file__).parents[1] / "results" / "nbody" / "runs.jsonl"
@@ -41,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=math.inf, help="after these no run starts")
     arguments = parser.parse_args(words)
     torch.set_num_threads(1)
-    place = replace(Place(None, Log(arguments.log)), end=time.time() + 60 * arguments.minutes)
+    place = Place(Log(arguments.log), time.time() + 60 * arguments.minutes)
     if arguments.stage == "plan":
         cells = list(planned())
         print(f"{len(cells)} runs of the test, {sum(cell.key('test') in place.log.runs for cell in cells)} in the log")

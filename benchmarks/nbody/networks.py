@@ -63,7 +63,7 @@ class Samples:
 
     def __init__(self, name: str, sampler: nn.Module) -> None:
         self._name, self._sample = name, sampler.forward
-        sampler.forward = self  # type: ignore[method-assign]
+        sampler.forward = self
 
     def __call__(self, offsets: Tensor) -> Tensor:
         """Return the basis at the edges of ``scenes``, (E, C_out, C_in, basis)."""
@@ -86,6 +86,8 @@ def offsets_of(scenes: Scenes) -> Tensor:
 
 class Block(nn.Module):
     """A convolution of the cloud, half of whose fields are multiplied by the receiver's charge, and a linear map."""
+
+    is_charged: Tensor
 
     def __init__(self, in_type: FieldType, out_type: FieldType, softness: dict[str, Any]) -> None:
         super().__init__()

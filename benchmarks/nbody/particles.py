@@ -46,7 +46,7 @@ class Scenes:
     def __getitem__(self, chosen: Any) -> Scenes:
         rows = torch.arange(len(self)) if self.rows is None else self.rows
         parts = (part[chosen] for part in (self.positions, self.velocities, self.charges, self.moved))
-        return Scenes(*parts, self.whole or self, rows[chosen])
+        return Scenes(*parts, whole=self.whole or self, rows=rows[chosen])
 
     def turned(self, rotations: Tensor) -> Scenes:
         """Return scenes turned about the origin, inputs and targets together, each by a rotation of its own."""

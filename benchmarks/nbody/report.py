@@ -7,10 +7,10 @@ from collections import defaultdict
 from statistics import fmean
 from typing import Any
 
-from benchmarks.accuracy.report import BOTH, marked_gains
 from benchmarks.nbody.networks import WAYS
 from benchmarks.nbody.particles import scenes
 from benchmarks.nbody.runs import HELD_OUT, PLAN, SOFT, TEST_SEEDS, UNIT
+from benchmarks.shared.gains import marked_gains
 from benchmarks.shared.markdown import cell, table
 from benchmarks.shared.run_log import Log
 
@@ -40,7 +40,7 @@ def score_table(runs: Runs) -> str:
         rows.append([field, "no network: x + vt", *[f"{still(field):.2f}"] * 2, "", "", "", ""])
         for way in [way for way in WAYS if way in ways]:
             results = list(ways[way].values())
-            scores = (cell([run[score] for run in results], len(TEST_SEEDS)) for score in BOTH)
+            scores = (cell([run[score] for run in results], len(TEST_SEEDS)) for score in ("score", "turned"))
             first = results[0]
             counts = f"{first['parameters']:,}", str(first["width"]), f"{first['rate']:g}"
             rows.append([field, way, *scores, *counts, f"{fmean(run['seconds'] for run in results):.0f}"])

@@ -6,7 +6,8 @@ import functools
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from statistics import fmean
@@ -15,10 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.accuracy.runs import Place, parameters
 from benchmarks.nbody.networks import WAYS, build
 from benchmarks.nbody.particles import Scenes, random_rotations, scenes
-from benchmarks.shared.training import softness_of, take_step
+from benchmarks.shared.processes import once_in_time
+from benchmarks.shared.run_log import Log
+from benchmarks.shared.training import parameters, softness_of, take_step
 
 TRAINING, HELD_OUT = 300, 2000
 TEST_SEEDS, CHOOSING_SEEDS = (1000, 1001, 1002, 1003, 1004), (100, 101)
@@ -51,6 +53,18 @@ class Choice(NamedTuple):
 
     width: int
     rate: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are logged, and until when they start, in seconds since the epoch."""
+
+    log: Log
+    end: float = math.inf
+
+    def once(self, run: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the result of a run, from the log where it is there; raise an error where it may not start."""
+        return once_in_time(self.log, self.end, run, make)
 
 
 def planned() -> Iterator[Cell]:
