@@ -56,7 +56,12 @@ if MISSING:
     %pip install -q {{MISSING}}
 """
 # What pip calls the package of each module that no line above installs.
-PACKAGES = {"matplotlib": "matplotlib", "sklearn": "scikit-learn", "phi": "phiflow"}
+PACKAGES = {
+    "matplotlib": "matplotlib",
+    "sklearn": "scikit-learn",
+    "phi": "phiflow",
+    "torch_geometric": "torch_geometric",
+}
 OF_THE_PACKAGE = ("torch", "numpy", "scipy", "escnn", "lie_learn", "escnn_relaxed")
 TOOLS = re.compile(r"^from tools import (?:\([^)]*\)|.*)\n+", re.MULTILINE)
 # Links of a page to its notebook, and code of the tools, which a notebook has.

@@ -14,10 +14,10 @@ import torch
 from small_accuracy_runs import few_fields
 
 from benchmarks.accuracy import __main__ as command
-from benchmarks.accuracy import networks, processes, runs, training
+from benchmarks.accuracy import networks, runs, training
 from benchmarks.accuracy.runs import Cell, Choice, Place
 from benchmarks.accuracy.tasks import TASKS, Choosing
-from benchmarks.shared import flow
+from benchmarks.shared import flow, processes
 from benchmarks.shared.run_log import Log
 
 
@@ -130,7 +130,7 @@ class ThisOneFailedError(Exception):
 def _fail(place: Place) -> None:
     if place.end == math.inf:
         raise ThisOneFailedError
-    raise runs.TimeIsUpError
+    raise processes.TimeIsUpError
 
 
 def test_a_run_that_fails_beside_others_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

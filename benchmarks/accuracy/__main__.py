@@ -32,7 +32,6 @@ import torch
 
 from benchmarks.accuracy import pages
 from benchmarks.accuracy.layers import HEADS
-from benchmarks.accuracy.processes import Job, do
 from benchmarks.accuracy.report import OWN, draw, runs_of_the_test, tables
 from benchmarks.accuracy.runs import (
     Cell,
@@ -48,6 +47,7 @@ from benchmarks.accuracy.runs import (
 from benchmarks.accuracy.tasks import PLAN, TASKS, TEST_SEEDS
 from benchmarks.accuracy.vector_study import vector_once, vector_runs, vector_table
 from benchmarks.accuracy.ways import ALL_WAYS, Way
+from benchmarks.shared.processes import Job, do
 from benchmarks.shared.run_log import Log
 
 STAGES = ("plan", "study", "choose", "vector", "test", "report", "pages", "layer")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, TypeVar
+from typing import Any
 
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from scipy.stats import sem, t
+from scipy.stats import sem
 
 from benchmarks.accuracy.tasks import PLAN, RELAXED_TRAINING, TASKS, WITH_FLAG
 from benchmarks.accuracy.ways import ALL_WAYS, EQUAL_WAYS, WAYS
+from benchmarks.shared.gains import marked_gains
 from benchmarks.shared.markdown import cell, table
 from benchmarks.shared.run_log import Log
 
@@ -25,10 +26,9 @@ OWN = "own layer"
 GATED = "soft, gate is the flag"
 FLAG_SCORES = {"score": "accuracy, %", "flag 0": "flag 0", "flag 1": "flag 1", "turned": "flag 0, turned"}
 FLAGS = ("flag 0", "flag 1")
-LEVEL, BOTH = 0.05, ("score", "turned")
+BOTH = "score", "turned"
 # Scores of one task and number of images: way → seed → result.
 Part = Mapping[str, Mapping[int, Mapping[str, Any]]]
-Key = TypeVar("Key", bound=Hashable)
 
 
 def tables(log: Log) -> list[str]:
@@ -154,36 +154,6 @@ def gains_of(task: str, part: Part, baseline: str, score: str, way: str = SOFT) 
     ours, theirs = part.get(way, {}), part.get(baseline, {})
     sign = -1 if is_error(task) else 1
     return [sign * (ours[seed][score] - theirs[seed][score]) for seed in ours if seed in theirs]
-
-
-def p_value(values: Sequence[float]) -> float:
-    """Return the p-value of a mean of 0, by Student's t of both sides."""
-    if not stdev(values):
-        return float(fmean(values) == 0)
-    return float(2 * t.sf(abs(fmean(values)) / sem(values), len(values) - 1))
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number, by Holm's method."""
-    order, found, largest = sorted(range(len(values)), key=values.__getitem__), [0.0] * len(values), 0.0
-    for rank, number in enumerate(order):
-        largest = max(largest, min(1.0, (len(values) - rank) * values[number]))
-        found[number] = largest
-    return found
-
-
-def marked_gains(gains: Mapping[Key, Sequence[float]]) -> dict[Key, str]:
-    """Return the cells of all gains of a table: mean, half of the 95 % interval, and a mark.
-
-    ▲ and ▼ where a gain or a loss remains after Holm's correction over all of them, otherwise ○.
-    """
-    known = {key: some for key, some in gains.items() if len(some) > 1}
-    cells = dict.fromkeys(gains, "–")
-    for (key, some), p in zip(known.items(), holm([p_value(some) for some in known.values()]), strict=True):
-        half, mean = t.ppf(1 - LEVEL / 2, len(some) - 1) * sem(some), fmean(some)
-        mark = "○" if p >= LEVEL else "▲" if mean > 0 else "▼"
-        cells[key] = f"{mean:+.2f} ± {half:.2f} {mark}".replace("-", "−")
-    return cells
 
 
 def _scores(task: str, part: Part, way: str, score: str) -> str:

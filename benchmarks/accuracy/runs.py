@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -15,7 +14,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch import nn
 
 from benchmarks.accuracy.data import Data
 from benchmarks.accuracy.tasks import (
@@ -35,8 +33,9 @@ from benchmarks.accuracy.tasks import (
 )
 from benchmarks.accuracy.training import Trainer, gates_of, scores, train, train_to_plateau, train_with_average
 from benchmarks.accuracy.ways import ALL_WAYS, EQUAL_WAYS, WAYS, Way
+from benchmarks.shared.processes import once_in_time
 from benchmarks.shared.run_log import Log
-from benchmarks.shared.training import softness_of
+from benchmarks.shared.training import parameters, softness_of
 
 # Ways of the same task and seed share their data.
 _load = functools.lru_cache(maxsize=4)(lambda load, *arguments: load(*arguments))
@@ -82,13 +81,7 @@ class Place:
 
     def once(self, run: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the result of a run, from the log where it is there; raise an error where it may not start."""
-        if run not in self.log.runs and time.time() >= self.end:
-            raise TimeIsUpError
-        return self.log.once(run, make)
-
-
-class TimeIsUpError(Exception):
-    """A run may not start any more."""
+        return once_in_time(self.log, self.end, run, make)
 
 
 def _trainer(cell: Cell, choice: Choice, place: Place, is_test: bool = False) -> Trainer:
@@ -99,11 +92,6 @@ def _trainer(cell: Cell, choice: Choice, place: Place, is_test: bool = False) ->
     network = task.network(way, task.group, choice.width).to(place.device)
     data = data.to(place.device)
     return Trainer(network, way, data, task.objective, task.group, choice.rate, choice.penalty, task.varied)
-
-
-def parameters(network: nn.Module) -> int:
-    """Return the number of weights that are trained."""
-    return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
 
 
 def equal_widths(cell: Cell, place: Place) -> tuple[int, ...]:

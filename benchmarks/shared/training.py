@@ -59,3 +59,8 @@ def softness_of(network: nn.Module) -> dict[str, list[float]]:
     """Return the softness of each soft layer, nothing of a network that has none."""
     softness = [layer.softness().item() for layer in network.modules() if isinstance(layer, RelaxedLayer)]
     return {"softness": softness} if softness else {}
+
+
+def parameters(network: nn.Module) -> int:
+    """Return the number of weights that are trained."""
+    return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)

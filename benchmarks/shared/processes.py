@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
+from typing import Any
 
 import torch
 
-from benchmarks.accuracy.runs import Place, TimeIsUpError
+from benchmarks.shared.run_log import Log
 
-# What makes one run or more, of which the log keeps each as it ends.
-Job = Callable[[Place], object]
+# What makes one run or more, of which the log keeps each as it ends. A place is a frozen dataclass with a log, and with
+# the time, in seconds since the epoch, after which no run starts: ``log`` and ``end``.
+Job = Callable[[Any], object]
 # Libraries read these once, as a process starts.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
-def do(jobs: Iterable[Job], place: Place, processes: int = 1) -> bool:
+class TimeIsUpError(Exception):
+    """A run may not start any more."""
+
+
+def once_in_time(log: Log, end: float, run: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the result of a run, from the log where it is there; raise an error where it may not start."""
+    if run not in log.runs and time.time() >= end:
+        raise TimeIsUpError
+    return log.once(run, make)
+
+
+def do(jobs: Iterable[Job], place: Any, processes: int = 1) -> bool:
     """Do jobs one after another here, or so many at a time in as many new processes, and first what the log holds.
 
     Each job in a new process reads the log as it starts, so that it finds what others have made. A job that fails ends
@@ -49,7 +63,7 @@ def _start() -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def _finishes(job: Job, place: Place) -> bool:
+def _finishes(job: Job, place: Any) -> bool:
     """Do a job; return False where its time was up."""
     try:
         job(place)
