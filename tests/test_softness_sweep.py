@@ -39,8 +39,7 @@ def test_sweep_is_the_robustness_under_each_gate() -> None:
     assert strict.accuracy <= half.accuracy <= 1
     lines = str(sweep).splitlines()
     assert [line.split()[0] for line in lines] == ["gate", "0", "0.5", "1"]
-    # Nothing is soft in reflection.
-    (row,) = softness_sweep(network, images, labels, "reflection", gates=(0,), angles=(90,), elements=()).rows
+    (row,) = softness_sweep(network, images, labels, "rotation", gates=(1,), angles=(90,), elements=()).rows
     assert row.accuracy == 1
     assert len(row.report.rows) == 1
 

@@ -43,7 +43,7 @@ def annealed_gate(progress: float, schedule: str | Schedule = "cosine") -> float
 
     Raises:
         TypeError: for a progress that is no number, or a schedule that is neither a name nor a function.
-        ValueError: for a progress outside of [0, 1], or another name.
+        ValueError: for a progress outside of [0, 1], another name, or a function whose g is not finite.
 
     Example:
         >>> [round(annealed_gate(epoch / 4), 2) for epoch in range(5)]
@@ -56,5 +56,8 @@ def annealed_gate(progress: float, schedule: str | Schedule = "cosine") -> float
     if not 0 <= check_number("progress", progress) <= 1:
         raise ValueError(f"progress must be from 0 to 1, got {progress!r}")
     if callable(schedule):
-        return float(schedule(progress))
+        gate = float(schedule(progress))
+        if not math.isfinite(gate):
+            raise ValueError(f"schedule must return a finite number, got {gate} at progress {progress!r}")
+        return gate
     return SCHEDULES[check_choice("schedule", schedule, tuple(SCHEDULES))](progress)

@@ -90,7 +90,8 @@ def softness_sweep(
 
     Raises:
         TypeError: for an argument of another type.
-        ValueError: for no gate, one that is not finite, a network without a relaxed layer, or nothing to measure.
+        ValueError: for no gate, one that is not finite, a network without a relaxed layer, or with none that is soft in
+            the named subgroups, or nothing to measure.
 
     Example:
         >>> import torch

@@ -8,14 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_subgroups
+from ..integral.constant_field import ConstantField
 from ..integral.factors import FactoredConvolution
-from .conversion import harden_network
+from ..layer.relaxed_layer import RelaxedLayer
 from .export import export_network
 from .plain_modules import GatedSoftness, GateInput, WithGate
-from .relaxed_layers import relaxed_layers
+from .relaxed_layers import check_soft_in, copy_network, relaxed_layers
 
-# The plain forms of layers. They are linear in the kernel.
-_LAYERS = (nn.Linear, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d, FactoredConvolution)
+# The plain forms of layers, which are linear in the kernel, and of reference fields.
+_LAYERS = (
+    *(nn.Linear, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *(FactoredConvolution, ConstantField),
+)
 
 
 @torch.no_grad()
@@ -24,9 +28,10 @@ def export_with_gate(network: nn.Module, *subgroups: str) -> nn.Module:
 
     ``exported(images, gate)`` gives the numbers of the network in eval mode under :func:`~escnn_relaxed.gate_softness`.
     It is the result of :func:`~escnn_relaxed.export_network` with two convolutions in place of each soft layer, of K
-    and of PK. It can be saved, compiled, traced, and given to :func:`torch.export.export` or
-    :func:`torch.onnx.export`. The gate is always a tensor. Its number of dimensions is part of a trace or a program:
-    none for one number, 1 for a number for each input, or that of the images for a map.
+    and of PK; a reference field is multiplied by the gate. It can be saved, compiled, traced, and given to
+    :func:`torch.export.export` or :func:`torch.onnx.export`. Threads can call it at once, each with its gate. The gate
+    is always a tensor. Its number of dimensions is part of a trace or a program: none for one number, 1 for a number
+    for each input, or that of the images for a map.
 
     Args:
         network: of :func:`~escnn_relaxed.export_network`. Gates that are on it stay as constants and multiply the
@@ -49,20 +54,23 @@ def export_with_gate(network: nn.Module, *subgroups: str) -> nn.Module:
         torch.Size([2, 4, 7, 7])
     """
     names, layers = check_subgroups(subgroups), relaxed_layers(network)
-    if not any({*layer.relaxed_subgroups} & {*names} for layer in layers.values()):
-        raise ValueError(f"network must have a layer that is soft in {' or '.join(names)}, got none")
+    check_soft_in(names, layers, "network must have")
     for name, layer in layers.items():
         if getattr(layer, "is_of_clouds", False):
             raise ValueError(
                 f"network: {name or 'the layer'!r} is a convolution of clouds, whose gate is a constant in an export: "
                 f"call export_network under gate_softness with one number"
             )
-        if layer.expands_itself:
+        if isinstance(layer, RelaxedLayer) and layer.expands_itself:
             raise ValueError(
                 f"network: {name or 'the layer'!r} computes with an expand_parameters of its own, which need not be "
                 f"linear in its kernel: export it under gate_softness with one number"
             )
-    whole, strict, gate = export_network(network), export_network(harden_network(network, names)), GateInput()
+    # Not by harden_network, which takes reference fields out: both exports have the same parts.
+    hardened = copy_network(network)
+    for layer in relaxed_layers(hardened).values():
+        layer.harden(*names)
+    whole, strict, gate = export_network(network), export_network(hardened), GateInput()
     return WithGate(_gated(whole, strict, gate, {}), gate).eval()
 
 

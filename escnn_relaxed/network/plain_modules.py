@@ -5,8 +5,10 @@ Feature maps are (batch, C, …), with any number of axes; C are the channels of
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -140,11 +142,14 @@ class Residual(nn.Module):
         return self.body(features) + self.shortcut(features)
 
 
-class GateInput:
-    """The gate of the current call, shared by all gated modules."""
+class GateInput(threading.local):
+    """The gate of the current call, shared by all gated modules of a network; each thread has its own."""
 
     def __init__(self) -> None:
         self.value: Tensor | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()  # a copy is in no call
 
 
 class GatedSoftness(nn.Module):
@@ -160,7 +165,10 @@ class GatedSoftness(nn.Module):
         """(batch, C_in, …) → (batch, C_out, …)."""
         whole, strict, gate = self.whole(features), self.strict(features), self.gate.value
         if gate is None:
-            raise RuntimeError("GatedSoftness is called by the network that takes the gate, and not alone")
+            raise RuntimeError(
+                "GatedSoftness is called by the network that takes the gate, and not alone: this thread is in no call "
+                "of it"
+            )
         (at_pixels,) = softness_gate.gates_at([softness_gate.Gate(gate, ())], features, strict.shape[2:])
         value = torch.as_tensor(at_pixels.value)
         return strict + value.to(strict.dtype) * (whole - strict)
@@ -176,9 +184,10 @@ class WithGate(nn.Module):
 
     def forward(self, features: Tensor, gate: Tensor) -> Tensor:
         """Features (batch, C, …) and a gate: no dimensions, (batch,), or (batch, 1, …) → the output of the network."""
-        self.gate.value = gate
+        # A hook may call the network again.
+        before, self.gate.value = self.gate.value, gate
         try:
             output: Tensor = self.network(features)
         finally:
-            self.gate.value = None
+            self.gate.value = before
         return output

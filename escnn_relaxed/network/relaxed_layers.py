@@ -7,7 +7,7 @@ import copy
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from escnn import nn as enn
 from escnn.nn import GeometricTensor, Linear, R2Conv, R2ConvTransposed, R3Conv, R3ConvTransposed
 from torch import Tensor, nn
 
-from ..checks import check_module, warn_once
+from ..checks import check_module, ordered_subgroups, warn_once
 from ..integral.geometry import ConvolutionGeometry, TransposedGeometry
 from ..layer.reference_field import ReferenceField
 from ..layer.relaxed_layer import RelaxedLayer
@@ -70,6 +70,14 @@ def relaxed_layers(network: nn.Module) -> dict[str, Softened]:
     if not layers:
         raise ValueError(f"network has no relaxed layer: relax_network makes them of {RELAXABLE}")
     return layers
+
+
+def check_soft_in(names: Collection[str], layers: Mapping[str, Softened], subject: str) -> None:
+    """Raise a ``ValueError``, which starts with its subject, where no layer is soft in one of the named subgroups."""
+    soft = ordered_subgroups(*[layer.relaxed_subgroups for layer in layers.values()])
+    if not {*soft} & {*names}:
+        others = f"they are soft in {' and '.join(soft)}" if soft else "they are strict"
+        raise ValueError(f"{subject} a layer that is soft in {' or '.join(names)}, got none: {others}")
 
 
 def strict_layers(network: nn.Module) -> dict[str, tuple[str, ...]]:
