@@ -50,7 +50,8 @@ def _of_convolution(
     """Return the gradients of the weights of f_G and f_T."""
     # The output is the mean of K_strict f times (1 + f_G) over edges, times 1 + f_T. Of each cloud alone the gradients
     # of the coefficients of f_G and f_T are sums over its edges and nodes, and those of the weights follow at once.
-    layer, kernel, hardened = call.layer, call.layer.kernel, call.layer.hardened
+    layer: Any = call.layer
+    kernel, hardened = layer.kernel, layer.hardened
     features, (coordinates, edge_index, edge_delta) = call.features, call.edges
     source, target = checked_edges(edge_index, len(features), features.device)
     if not torch.equal(clouds[source], clouds[target]):
