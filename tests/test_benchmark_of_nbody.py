@@ -167,10 +167,10 @@ def test_choices_are_of_validation_and_kept(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(runs, "_trial", lambda cell, choice: {"score": errors[choice.width] - (choice.rate == 0.02)})
     place = Place(Log(tmp_path / "log"))
     assert runs.choose(SOFT, place) == (16, 0.02)
-    assert len(place.log.runs) == 6
+    assert len(place.log.runs) == 8
     assert all('"gravity"' in name for name in place.log.runs)
     runs.choose(STRICT, place)
-    assert sum('"none"' in name for name in place.log.runs) == 6
+    assert sum('"none"' in name for name in place.log.runs) == 8
 
 
 def test_report_of_a_small_log(

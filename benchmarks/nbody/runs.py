@@ -29,7 +29,7 @@ BATCH, SCORED = 50, 500
 # Of a training; a step without symmetry takes a fifth of the time. Trials of the choices are half as long.
 STEPS, PLAIN_STEPS = 150, 750
 # The first of each is taken while the other is chosen.
-WIDTHS, PLAIN_WIDTHS, RATES = (8, 16), (32, 64), (0.01, 0.02)
+WIDTHS, PLAIN_WIDTHS, RATES = (8, 16), (32, 64), (0.01, 0.02, 0.04)
 # Errors are told in these units.
 UNIT = 1e-3
 STRICT, TOLD, SOFT, KEPT, PLAIN = WAYS
