@@ -46,6 +46,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!escnn_relaxed\.).*"),
     ("py:class", r"escnn_relaxed\.group\.domain\..*"),
     ("py:class", r"escnn_relaxed\.layer\.(softness_options|relaxed_point_conv)\..*"),
+    ("py:class", r"escnn_relaxed\.network\.reference\..*"),
     (
         "py:class",
         r"escnn_relaxed\.kernel\.(modulation|position_modulation|steerable_basis)\..*",
