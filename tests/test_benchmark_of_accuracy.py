@@ -18,6 +18,7 @@ from benchmarks.accuracy.runs import Cell, Choice, Place
 from benchmarks.accuracy.tasks import CHOOSING, TASKS, TEST_SEEDS, WITH_FLAG, Choosing
 from benchmarks.accuracy.ways import EQUAL_WAYS, WAYS
 from benchmarks.shared import gains
+from benchmarks.shared.markdown import with_blocks
 from benchmarks.shared.run_log import Log
 from benchmarks.shared.turns import ELEMENTS, Element, turned
 from escnn_relaxed import RelaxedR2Conv
@@ -288,7 +289,7 @@ def test_the_plan_has_at_most_450_runs_each_once(tmp_path: Path, capsys: pytest.
 def test_the_pages_have_what_the_log_says() -> None:
     """The command writes them."""
     blocks, texts = pages.blocks_of(Log(command.LOG)), [page.read_text(encoding="utf-8") for page in pages.PAGES]
-    assert [pages.with_blocks(text, blocks) for text in texts] == texts, "python -m benchmarks.accuracy pages"
+    assert [with_blocks(text, pages.NAME, blocks) for text in texts] == texts, "python -m benchmarks.accuracy pages"
     assert sorted(re.findall("<!-- accuracy: (.*) -->", "".join(texts))) == sorted(blocks)
 
 
@@ -315,7 +316,7 @@ def test_pages_and_picture_are_written_from_the_log(tmp_path: Path) -> None:
     assert re.fullmatch(r"before\n<!-- accuracy: tasks -->\n(\|.*\n){3}<!-- end -->\nafter\n", text)
     assert picture.stat().st_size > 10_000
     with pytest.raises(KeyError, match="other"):
-        pages.with_blocks("<!-- accuracy: other -->\n<!-- end -->", {"tasks": ""})
+        with_blocks("<!-- accuracy: other -->\n<!-- end -->", pages.NAME, {"tasks": ""})
 
 
 def test_gains_are_paired_and_marked_after_the_correction(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from benchmarks.nbody import particles, report, runs
 from benchmarks.nbody.networks import WAYS, build, edges_of
 from benchmarks.nbody.particles import Array, Scenes, energies, random_rotations, scenes, simulate
 from benchmarks.nbody.runs import KEPT, PLAIN, SOFT, STRICT, Cell, Place
+from benchmarks.shared.markdown import with_blocks
 from benchmarks.shared.run_log import Log
 from escnn_relaxed import RelaxedLinear, RelaxedR3PointConv
 
@@ -217,3 +218,12 @@ def test_bases_that_are_known_give_what_bases_sampled_anew_give(way: str, monkey
     assert bool(whole.known) is (way == SOFT)
     anew = Scenes(some.positions, some.velocities, some.charges, some.moved)
     assert torch.allclose(network(some), network(anew), atol=1e-6)
+
+
+@pytest.mark.skipif(not command.PAGE.exists(), reason="no docs beside the tests")
+def test_the_page_has_what_the_log_says() -> None:
+    text = command.PAGE.read_text(encoding="utf-8")
+    errors = report.page_table(report.runs_of(Log(command.LOG)))
+    assert errors.count("\n") == 7
+    assert with_blocks(text, "nbody", {"errors": errors}) == text, "python -m benchmarks.nbody page"
+    assert "<!-- nbody: errors -->" in text

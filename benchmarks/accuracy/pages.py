@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -25,12 +24,14 @@ from benchmarks.accuracy.report import (
 )
 from benchmarks.accuracy.tasks import PLAN, WITH_FLAG
 from benchmarks.accuracy.ways import WAYS
-from benchmarks.shared.markdown import mean_and_error, table
+from benchmarks.shared.markdown import mean_and_error, table, with_blocks
 from benchmarks.shared.run_log import Log
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results" / "accuracy.md")
 PICTURE = ROOT / "docs" / "images" / "accuracy.png"
+# In the markers of its blocks.
+NAME = "accuracy"
 SHOWN = (*BASELINES, SOFT)
 # The task on which all ways are compared, and the families of tasks whose choices are shown.
 MAIN = PLAN[0].task, PLAN[0].images
@@ -107,16 +108,10 @@ def _choices(log: Log) -> str:
     return table(("way, on validation", *words), rows)
 
 
-def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
-    """Return a page whose blocks have these texts; a ``KeyError`` for one without a text."""
-    pattern = re.compile(r"(<!-- accuracy: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
-    return pattern.sub(lambda match: f"{match[1]}{blocks[match[2]]}\n{match[3]}", page)
-
-
 def write(log: Log, pages: Sequence[Path] = PAGES, picture: Path = PICTURE) -> None:
     """Write the blocks of pages, and the picture where two seeds of a task are complete."""
     blocks = blocks_of(log)
     for page in pages:
-        page.write_text(with_blocks(page.read_text(encoding="utf-8"), blocks), encoding="utf-8")
+        page.write_text(with_blocks(page.read_text(encoding="utf-8"), NAME, blocks), encoding="utf-8")
     if parts := complete(runs_of_the_test(log)):
         draw(parts, picture)

@@ -50,14 +50,34 @@ def score_table(runs: Runs) -> str:
 
 def gain_table(runs: Runs) -> str:
     """Return by how much the error of soft networks is lower than that of each other way: mean, 95 % interval, mark."""
+    rows = [[*key, text] for key, text in marked_gains(_gains(runs)).items()]
+    return table(("field", "over", f"gain of {SOFT}, 10⁻³"), rows)
+
+
+def _gains(runs: Runs) -> dict[tuple[str, str], list[float]]:
+    """Return the differences of equal seeds, by field and way."""
     gains: dict[tuple[str, str], list[float]] = {}
     for field, ways in runs.items():
         ours = ways.get(SOFT, {})
         for way in [way for way in WAYS if way in ways and way != SOFT]:
             theirs = ways[way]
             gains[field, way] = [theirs[seed]["score"] - ours[seed]["score"] for seed in ours if seed in theirs]
-    rows = [[*key, text] for key, text in marked_gains(gains).items()]
-    return table(("field", "over", f"gain of {SOFT}, 10⁻³"), rows)
+    return gains
+
+
+def page_table(runs: Runs) -> str:
+    """Return the errors of each way, as scenes are and turned, with the marks of the gains of soft networks."""
+    marks = {key: text.rpartition(" ")[2] for key, text in marked_gains(_gains(runs)).items()}
+    rows = []
+    for field, ways in runs.items():
+        for score, title in (("score", field), ("turned", f"{field}, scenes turned")):
+            cells = []
+            for way in WAYS:
+                values = [run[score] for run in ways.get(way, {}).values()]
+                mark = marks.get((field, way), "") if score == "score" else ""
+                cells.append(f"{fmean(values):.2f} {mark}".strip() if values else "–")
+            rows.append([title, *cells])
+    return table(("field", *WAYS), rows)
 
 
 def choice_table(log: Log) -> str:

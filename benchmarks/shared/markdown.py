@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align_right: bool = False) -> str:
@@ -61,3 +62,18 @@ def signed(text: str) -> str:
     """Return a cell of differences with its sign."""
     text = text.replace("-", "−")
     return text if text[0] in "−–" else f"+{text}"
+
+
+def with_blocks(page: str, benchmark: str, blocks: Mapping[str, str]) -> str:
+    """Return a page whose blocks of a benchmark have these texts; a ``KeyError`` for one without a text.
+
+    Example:
+        >>> print(
+        ...     with_blocks("<!-- speed: times -->\\nold\\n<!-- end -->", "speed", {"times": "new"})
+        ... )
+        <!-- speed: times -->
+        new
+        <!-- end -->
+    """
+    pattern = re.compile(rf"(<!-- {benchmark}: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return pattern.sub(lambda match: f"{match[1]}{blocks[match[2]]}\n{match[3]}", page)
