@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from escnn_relaxed import RelaxedR2Conv, SoftnessEvidence
 from escnn_relaxed.baselines import ResidualR2Conv
 from escnn_relaxed.learning import EvidenceRow, EvidenceTable, HardeningReport, HardeningTrial
+from escnn_relaxed.learning.fisher_matrix import Batch
 from escnn_relaxed.learning.posterior import occam_factor_of
 from escnn_relaxed.measure import EquivarianceReport, ErrorRow, LayerSummary, RelaxationSummary
 
@@ -34,7 +35,7 @@ def test_hardening_allows_for_the_error_of_the_rise(
     mean, deviation = (2 * price + math.log(20) + beyond) / 100, error / 100 * count**0.5
     rises = mean + deviation * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(count // 2)
     losses = iter([torch.zeros_like(rises), rises])
-    monkeypatch.setattr(evidence, "_losses", lambda *_: next(losses))
+    monkeypatch.setattr(Batch, "losses", lambda *_: next(losses))
     (trial,) = evidence.harden(inputs, torch.zeros(count))
     assert (trial.occam_factor, trial.error) == (pytest.approx(price), pytest.approx(error))
     assert trial.rise == pytest.approx(2 * price + math.log(20) + beyond)
@@ -146,14 +147,14 @@ def test_rise_of_a_trial_is_beside_what_has_been_hardened_before() -> None:
     network = Squares()
     evidence, inputs, targets = updated(network, noise=10.0)
     before, weights = (
-        evidence._losses(inputs, targets, evidence._likelihood).sum(),
+        evidence._batch(inputs, targets, None).losses(evidence._likelihood).sum(),
         sum(row.weights for row in evidence.table()),
     )
     trials = evidence.harden(inputs, targets)
     assert sum(trial.weights for trial in trials) == weights
     assert [trial.is_hardened for trial in trials] == [True, True]
     assert all(abs(trial.rise) > 1e-3 for trial in trials)
-    rise = (evidence._losses(inputs, targets, evidence._likelihood).sum() - before).item()
+    rise = (evidence._batch(inputs, targets, None).losses(evidence._likelihood).sum() - before).item()
     assert sum(trial.rise for trial in trials) == pytest.approx(rise, rel=CLOSED_FORM)
 
 

@@ -408,9 +408,14 @@ def test_gate_multiplies_the_field(arguments: dict[str, Any]) -> None:
     maps = torch.rand(3, 1, 5, 5).double()
     with gate_softness(field, maps):
         assert relative_error(field.field(features), maps * whole) <= ROUNDING
-    with gate_softness(field, 0.5, "translation"):
-        found = field.field(features)
-    assert relative_error(found, whole) <= ROUNDING or field.position_weights is not None
+    if field.position_weights is None:
+        with pytest.raises(ValueError, match="soft in translation, got none"):
+            gate_softness(field, 0.5, "translation")
+    else:
+        with gate_softness(field, 0.0, "translation"):
+            found = field.field(features)
+        assert relative_error(found, found.mean((2, 3), keepdim=True).expand_as(found)) <= ROUNDING
+        assert relative_error(found, whole) > 0.1
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

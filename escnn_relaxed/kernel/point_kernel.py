@@ -98,7 +98,7 @@ class PointBasis(SteerableBasis):
         elements = {number: in_shell_functions(block).flatten(3) for number, block in enumerate(blocks)}
         count = elements[0].shape[-1]
         here = {number: values.to(weights.device) for number, values in elements.items()}
-        return shell_functions(blocks[0]), self.expanded(weights.double(), here, count)
+        return shell_functions(blocks[0]), super().forward(weights.double(), here, count)
 
     def saved_samples(self, state: Mapping[str, Tensor], prefix: str, names: tuple[str, str]) -> Tensor | None:
         """Return the samples, at the points of this basis, of the basis that a state of escnn's layer describes."""

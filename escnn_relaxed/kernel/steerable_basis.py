@@ -123,12 +123,13 @@ class SteerableBasis(ExactConstants):
         # Drawn in float32, whatever the default dtype.
         return (deviation * torch.randn_like(deviation)).to(torch.get_default_dtype())
 
-    def forward(self, weights: Tensor) -> Tensor:
-        """Return the filter bank (C_out, C_in/groups, T) of the weights (dimension,)."""
-        return self.expanded(weights, self.elements, self._size[2])
+    def forward(self, weights: Tensor, elements: Mapping[int, Tensor] | None = None, taps: int = 0) -> Tensor:
+        """Return the filter bank (C_out, C_in/groups, T) of the weights (dimension,).
 
-    def expanded(self, weights: Tensor, elements: Mapping[int, Tensor], taps: int) -> Tensor:
-        """Return the sum of weights times elements, those of each pair (B, |A|, |B|, taps), as a filter bank."""
+        Elements of each pair (B, |A|, |B|, taps) may be given in place of the basis's own.
+        """
+        if elements is None:
+            elements, taps = self.elements, self._size[2]
         # The kernel of each pair of representations, (pairs of fields, |A|·|B|·T).
         products: list[Tensor] = []
         parts = weights.split(self._counts) if len(self.pairs) > 1 else (weights,)
