@@ -235,9 +235,8 @@ def draw(parts: Mapping[tuple[str, int], Part], path: Path) -> None:
         raise ValueError("the log has no task with runs of two ways of the test, so there is nothing to draw")
     columns = min(3, len(parts))
     lines = -(-len(parts) // columns)
-    figure, axes = pyplot.subplots(
-        lines, columns, figsize=(4 * columns, 3.6 * lines + 1), squeeze=False, layout="constrained"
-    )
+    size = max(4 * columns, 6), 3.6 * lines + 1
+    figure, axes = pyplot.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
     for axis in axes.flat[len(parts) :]:
         axis.set_axis_off()
     for axis, (name, part) in zip(axes.flat, parts.items(), strict=False):
